@@ -1,0 +1,42 @@
+# Two commands on a machine with Python 3.11 and make: `make demo` and `make test`. Everything goes into .venv.
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/pip --disable-pip-version-check install --quiet --constraint constraints.txt
+SOURCES := launcher worker tests examples benchmarks
+
+.PHONY: demo test check benchmark clean
+
+demo: $(VENV)/core
+	$(BIN)/launch --local 4 --devices 2 examples/hello.py
+
+test: $(VENV)/test
+	$(BIN)/python -m pytest -n auto $(PYTEST)
+
+check: $(VENV)/test
+	$(BIN)/ruff format --check $(SOURCES)
+	$(BIN)/ruff check $(SOURCES)
+	$(BIN)/mypy
+
+benchmark: $(VENV)/benchmark
+	$(BIN)/python benchmarks/launch_time.py
+	$(BIN)/python benchmarks/failure_time.py
+
+clean:
+	rm -rf $(VENV) runs
+
+$(VENV)/python:
+	$(PYTHON) -m venv $(VENV) || python3 -m venv $(VENV)
+	touch $@
+
+$(VENV)/core: $(VENV)/python pyproject.toml constraints.txt
+	$(PIP) --editable .
+	touch $@
+
+$(VENV)/test: $(VENV)/core
+	$(PIP) --editable '.[test,dev]'
+	touch $@
+
+$(VENV)/benchmark: $(VENV)/core
+	$(PIP) --editable '.[torch]'
+	touch $@

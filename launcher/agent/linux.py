@@ -1,0 +1,35 @@
+"""The few Linux calls that Python has no name for; each does nothing where it is not to be had."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+FALLOC_FL_KEEP_SIZE_AND_PUNCH_HOLE = 1 | 2
+
+_libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
+
+
+def die_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
+    """For a fresh child: the signal comes when the thread that forked it ends, or now if it has ended already."""
+    if _libc is not None:
+        _libc.prctl(PR_SET_PDEATHSIG, number, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def adopt_orphans() -> None:
+    """Processes below this one whose own parent dies become its children, wherever they hide."""
+    if _libc is not None:
+        _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def forget_beginning(fd: int, length: int) -> None:
+    """Give the first bytes of a file back to the disk without moving the rest."""
+    if _libc is not None:
+        offset, size = ctypes.c_longlong(0), ctypes.c_longlong(length)
+        _libc.fallocate(fd, FALLOC_FL_KEEP_SIZE_AND_PUNCH_HOLE, offset, size)

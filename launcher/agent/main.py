@@ -1,0 +1,409 @@
+"""The agent: one loop that owns a host's processes, hears commands on stdin and sends events on stdout."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import selectors
+import shutil
+import signal
+import socket
+import sys
+import time
+from typing import Any, Dict, List, Optional
+
+from launcher import wire
+from launcher.agent import hunt
+from launcher.agent.guardian import guard
+from launcher.agent.nursery import Nursery, explain, start_file
+from launcher.agent.spawn import spawn
+from launcher.agent.tail import Tail
+from worker.identity import DUMP_SIGNAL, FACTS_SOCKET, STACKS_FILE
+
+BEAT_EVERY = 1.0
+LOOK_EVERY = 0.03
+LOOK_FOR_STACKS_EVERY = 0.01
+FIRST_LEASE = 30.0
+OUTBOX_FULL = 512 << 10
+LAST_BYTES = 8 << 10
+STACKS_PATIENCE = 0.5
+
+
+def main(folder: str) -> None:
+    mark = os.environ[hunt.MARK]
+    guardian = guard(mark, folder)
+    agent = Agent(folder, guardian)
+    try:
+        agent.run()
+    finally:
+        hunt.kill_all(mark, spare={guardian})
+        os._exit(0)
+
+
+class Process:
+    def __init__(self, process_id: int, folder: str) -> None:
+        self.process_id = process_id
+        self.output = os.path.join(folder, f"output-{process_id}")
+        self.stacks = os.path.join(folder, f"stacks-{process_id}")
+        self.tail = Tail(self.output)
+        self.pid: Optional[int] = None
+        self.code: Optional[int] = None
+        self.can_dump = False
+        self.stacks_size = 0
+        self.drained = False
+
+    @property
+    def alive(self) -> bool:
+        return self.pid is not None and self.code is None
+
+    def signal(self, number: int) -> None:
+        if self.alive:
+            assert self.pid is not None
+            try:
+                os.kill(self.pid, number)
+            except ProcessLookupError:
+                pass
+
+    def stacks_are_whole(self) -> bool:
+        """Two looks that find the same: faulthandler writes a dump in one go."""
+        size = os.path.getsize(self.stacks) if os.path.exists(self.stacks) else 0
+        whole = 0 < size == self.stacks_size
+        self.stacks_size = size
+        return whole
+
+    def read_stacks(self) -> bytes:
+        try:
+            with open(self.stacks, "rb") as file:
+                return file.read()
+        except FileNotFoundError:
+            return b""
+
+
+class Agent:
+    def __init__(self, folder: str, guardian: int) -> None:
+        self.folder = folder
+        self.guardian = guardian
+        self.decoder = wire.Decoder()
+        self.outbox = bytearray(wire.MAGIC)
+        self.processes: Dict[int, Process] = {}
+        self.waiting: List[wire.Spawn] = []
+        self.setting: Optional[wire.Prepare] = None
+        self.python = ""
+        self.nursery: Optional[Nursery] = None
+        self.reserved: List[socket.socket] = []
+        self.lease = FIRST_LEASE
+        self.heard = self.beaten = time.monotonic()
+        self.stacks_until: Optional[float] = None
+        self.stopping = False
+        self.leave = False
+        self.selector = selectors.DefaultSelector()
+        self.facts = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._open()
+
+    def _open(self) -> None:
+        self.facts.bind(os.path.join(self.folder, "facts"))
+        woken, self.waker = socket.socketpair()
+        for end in (self.facts, woken, self.waker):
+            end.setblocking(False)
+        for fd in (0, 1):
+            os.set_blocking(fd, False)
+        self.woken = woken
+        signal.set_wakeup_fd(self.waker.fileno(), warn_on_full_buffer=False)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, self._on_end_signal)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        for source, act in ((0, self._hear), (woken, self._wake), (self.facts, self._hear_facts)):
+            self.selector.register(source, selectors.EVENT_READ, act)
+
+    def _on_end_signal(self, *_: Any) -> None:
+        self.leave = True
+
+    # The loop.
+
+    def run(self) -> None:
+        self._send(wire.Hello(pid=os.getpid(), guardian_pid=self.guardian, python=sys.version.split()[0]))
+        while not self.leave:
+            self._watch_stdout()
+            for key, _ in self.selector.select(self._pause()):
+                key.data()
+            self._forward_output()
+            self._flush()
+            self._keep_time()
+
+    def _pause(self) -> float:
+        if self.stacks_until is not None:
+            return LOOK_FOR_STACKS_EVERY
+        busy = any(not process.drained for process in self.processes.values())
+        return LOOK_EVERY if busy else BEAT_EVERY / 2
+
+    def _keep_time(self) -> None:
+        now = time.monotonic()
+        if now - self.heard > self.lease:
+            self.leave = True
+        if now - self.beaten >= BEAT_EVERY:
+            self.beaten = now
+            self._send(wire.Beat())
+        if self.stacks_until is not None:
+            self._collect_stacks()
+        if self.stopping and all(p.drained for p in self.processes.values()):
+            self._say_bye()
+
+    # The stream.
+
+    def _hear(self) -> None:
+        try:
+            data = os.read(0, 1 << 16)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self.leave = True
+            return
+        self.heard = time.monotonic()
+        for message in self.decoder.feed(data):
+            self._obey(message)
+
+    def _obey(self, message: Any) -> None:
+        if isinstance(message, wire.Prepare):
+            self._prepare(message)
+        elif isinstance(message, wire.Reserve):
+            self._reserve(message.address)
+        elif isinstance(message, wire.Spawn):
+            self._accept(message)
+        elif isinstance(message, wire.Signal):
+            for process in self.processes.values():
+                process.signal(message.number)
+        elif isinstance(message, wire.Stop):
+            self._stop(message.stacks)
+
+    def _send(self, message: Any) -> None:
+        self.outbox += wire.encode(message)
+
+    def _watch_stdout(self) -> None:
+        watched = 1 in self.selector.get_map()
+        if self.outbox and not watched:
+            self.selector.register(1, selectors.EVENT_WRITE, self._flush)
+        elif watched and not self.outbox:
+            self.selector.unregister(1)
+
+    def _flush(self) -> None:
+        try:
+            while self.outbox:
+                del self.outbox[: os.write(1, self.outbox[: 1 << 18])]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self.leave = True
+
+    # Preparing.
+
+    def _prepare(self, setting: wire.Prepare) -> None:
+        self.lease = setting.lease
+        python = os.path.expanduser(setting.python)
+        path = {**os.environ, **setting.env}.get("PATH")
+        found = shutil.which(python, path=path)
+        if found is None:
+            self._send(wire.Refused(f"python: found no executable {setting.python}"))
+            return
+        if setting.workdir is not None and not os.path.isdir(os.path.expanduser(setting.workdir)):
+            self._send(wire.Refused(f"workdir: found no folder {setting.workdir}"))
+            return
+        self.setting, self.python = setting, found
+        if setting.warm:
+            self._start_nursery()
+        self._send(wire.Ready(python=found))
+
+    def _env(self, own: Dict[str, str]) -> Dict[str, str]:
+        assert self.setting is not None
+        env = {**os.environ, **self.setting.env, **own}
+        code = os.path.join(self.folder, "code")
+        env["PYTHONPATH"] = os.pathsep.join(filter(None, (code, env.get("PYTHONPATH"))))
+        return env
+
+    def _workdir(self) -> Optional[str]:
+        assert self.setting is not None
+        return self.setting.workdir and os.path.expanduser(self.setting.workdir)
+
+    def _reserve(self, address: str) -> None:
+        """Bound and never listening: with SO_REUSEPORT jax can bind it too, and nobody else is given it."""
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        holder = socket.socket(family, socket.SOCK_STREAM)
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        try:
+            holder.bind((address, 0))
+        except OSError as error:
+            self._send(wire.Refused(f"cannot bind {address} for the coordinator: {error.strerror}"))
+            return
+        self.reserved.append(holder)
+        self._send(wire.Reserved(port=holder.getsockname()[1]))
+
+    # Starting.
+
+    def _start_nursery(self) -> None:
+        assert self.setting is not None
+        output = os.path.join(self.folder, "output-nursery")
+        env = self._env({})
+        try:
+            self.nursery = Nursery(
+                self.python, start_file(self.folder), env, self._workdir(), output, self.setting.preload
+            )
+        except OSError as error:
+            self._send(wire.Fact("nursery_failed", detail={"problem": str(error)}))
+            return
+        self.selector.register(self.nursery.channel, selectors.EVENT_READ, self._hear_nursery)
+
+    def _accept(self, order: wire.Spawn) -> None:
+        self.waiting.append(order)
+        self._start_waiting()
+
+    def _start_waiting(self) -> None:
+        if self.nursery is not None and self.nursery.state == "importing":
+            return
+        while self.waiting and not self.stopping:
+            self._start(self.waiting.pop(0))
+
+    def _start(self, order: wire.Spawn) -> None:
+        process = self.processes[order.process_id] = Process(order.process_id, self.folder)
+        own = {
+            **order.env,
+            FACTS_SOCKET: os.path.join(self.folder, "facts"),
+            STACKS_FILE: process.stacks,
+        }
+        if order.is_python and self.nursery is not None and self.nursery.state == "ready":
+            self.nursery.order(order.process_id, order.argv, own, process.output)
+            return
+        argv = [self.python, start_file(self.folder), *order.argv] if order.is_python else order.argv
+        try:
+            process.pid = spawn(argv, self._env(own), self._workdir(), process.output)
+        except OSError as error:
+            with open(process.output, "a") as file:
+                file.write(f"launch: cannot start {argv[0]}: {error.strerror}\n")
+            self._ended(process, 126 if error.errno == errno.EACCES else 127)
+            return
+        self._send(wire.Started(order.process_id, process.pid, warm=False))
+
+    def _hear_nursery(self) -> None:
+        assert self.nursery is not None
+        messages = self.nursery.hear()
+        if messages is None:
+            self.selector.unregister(self.nursery.channel)
+            return
+        for message in messages:
+            if "ready" in message:
+                self.nursery.state = "ready"
+                self._send(wire.Fact("nursery_ready", detail={"seconds": message["ready"]}))
+                self._start_waiting()
+            elif "failed" in message:
+                self._lose_nursery(message["failed"])
+            elif "started" in message:
+                process_id, pid = message["started"]
+                self.processes[process_id].pid = pid
+                self._send(wire.Started(process_id, pid, warm=True))
+            elif "exited" in message:
+                self._reaped(*message["exited"])
+
+    def _lose_nursery(self, problem: str) -> None:
+        """Before it was ready: start cold instead. After: its workers died with it."""
+        assert self.nursery is not None
+        was_ready = self.nursery.state == "ready"
+        if self.nursery.state == "failed":
+            return
+        if self.nursery.channel in self.selector.get_map():
+            self.selector.unregister(self.nursery.channel)
+        self.nursery.fail(problem)
+        self._send(wire.Fact("nursery_died" if was_ready else "nursery_failed", detail={"problem": problem}))
+        if not was_ready:
+            self._start_waiting()
+
+    # Ending.
+
+    def _wake(self) -> None:
+        try:
+            self.woken.recv(4096)
+        except BlockingIOError:
+            pass
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            self._reaped(pid, os.waitstatus_to_exitcode(status))
+
+    def _reaped(self, pid: int, code: int) -> None:
+        if self.nursery is not None and pid == self.nursery.pid:
+            while self.nursery.state != "failed" and self.nursery.channel in self.selector.get_map():
+                self._hear_nursery()
+            self._lose_nursery(explain(code))
+            for process in self.processes.values():
+                if process.pid is None and process.code is None:
+                    self._ended(process, code or 1)
+            return
+        for process in self.processes.values():
+            if process.pid == pid and process.code is None:
+                self._ended(process, code)
+
+    def _ended(self, process: Process, code: int) -> None:
+        self._hear_facts()
+        process.code = code
+        self._send(wire.Exited(process.process_id, code, process.tail.last(LAST_BYTES)))
+
+    def _hear_facts(self) -> None:
+        while True:
+            try:
+                fact = json.loads(self.facts.recv(1 << 17))
+                process = self.processes[fact["process_id"]]
+            except (BlockingIOError, InterruptedError):
+                return
+            except (ValueError, KeyError, TypeError):
+                continue
+            if fact["name"] == "hello":
+                process.can_dump = fact["pid"] == process.pid or process.pid is None
+            else:
+                self._send(wire.Fact(fact["name"], process.process_id, fact["detail"]))
+
+    def _forward_output(self) -> None:
+        """A piece of each process in turn, so that a chatty one holds no other up, until the outbox is full."""
+        left = [process for process in self.processes.values() if not process.drained]
+        while left and len(self.outbox) < OUTBOX_FULL:
+            for process in list(left):
+                if data := process.tail.read():
+                    self._send(wire.Output(process.process_id, data))
+                    continue
+                left.remove(process)
+                if process.code is not None:
+                    process.drained = True
+                    self._send(wire.Drained(process.process_id))
+
+    def _stop(self, stacks: bool) -> None:
+        self.stopping = True
+        self.waiting.clear()
+        for process in self.processes.values():
+            if process.pid is None and process.code is None:
+                self._ended(process, -signal.SIGKILL)
+            if stacks and process.can_dump:
+                process.signal(DUMP_SIGNAL)
+        self.stacks_until = time.monotonic() + (STACKS_PATIENCE if stacks else 0)
+        self._collect_stacks()
+
+    def _collect_stacks(self) -> None:
+        """Wait for the dumps that were asked for, send them, and kill."""
+        assert self.stacks_until is not None
+        asked = [p for p in self.processes.values() if p.can_dump and p.alive]
+        if time.monotonic() < self.stacks_until and not all([p.stacks_are_whole() for p in asked]):
+            return
+        self.stacks_until = None
+        for process in self.processes.values():
+            if data := process.read_stacks():
+                self._send(wire.Stacks(process.process_id, data))
+            process.signal(signal.SIGKILL)
+
+    def _say_bye(self) -> None:
+        survivors = hunt.kill_all(os.environ[hunt.MARK], spare={self.guardian})
+        self._send(wire.Bye(survivors))
+        os.set_blocking(1, True)
+        self._flush()
+        self.leave = True

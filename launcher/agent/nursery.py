@@ -1,0 +1,55 @@
+"""The agent's end of the nursery: start it, order workers from it, hear what became of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from typing import Any, Dict, List, Optional
+
+from launcher.agent.spawn import spawn
+
+
+class Nursery:
+    """`state` goes from importing to ready, or to failed with `problem` set."""
+
+    def __init__(
+        self, python: str, start: str, env: Dict[str, str], folder: Optional[str], output: str, preload: List[str]
+    ) -> None:
+        self.state = "importing"
+        self.problem = ""
+        self.channel, other = socket.socketpair()
+        self._buffer = b""
+        try:
+            argv = [python, start, "--nursery", str(other.fileno()), *preload]
+            self.pid = spawn(argv, env, folder, output, keep=other.fileno())
+        finally:
+            other.close()
+
+    def order(self, process_id: int, argv: List[str], env: Dict[str, str], output: str) -> None:
+        line = json.dumps({"process_id": process_id, "argv": argv, "env": env, "output": output})
+        self.channel.sendall(line.encode() + b"\n")
+
+    def hear(self) -> Optional[List[Dict[str, Any]]]:
+        """Its messages; None when it has hung up."""
+        try:
+            data = self.channel.recv(1 << 16)
+        except OSError:
+            data = b""
+        if not data:
+            return None
+        *lines, self._buffer = (self._buffer + data).split(b"\n")
+        return [json.loads(line) for line in lines]
+
+    def fail(self, problem: str) -> None:
+        if self.state != "failed":
+            self.state, self.problem = "failed", problem
+            self.channel.close()
+
+
+def explain(code: int) -> str:
+    return f"it was killed by signal {-code}" if code < 0 else f"it exited with {code}"
+
+
+def start_file(folder: str) -> str:
+    return os.path.join(folder, "code", "start.py")

@@ -1,0 +1,108 @@
+"""The launcher's end of one agent's stream: two threads that turn bytes into inbox entries and commands into bytes."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections import deque
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from launcher import wire
+
+BEATS_PER_LEASE = 5
+UNHANDLED_OUTPUTS = 64
+
+
+class Stream(Protocol):
+    """What a transport gives: bytes both ways, and an end."""
+
+    def read(self) -> bytes: ...
+    def read_errors(self) -> bytes: ...
+    def write(self, data: bytes) -> None: ...
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Heard:
+    """An event of the agent on host number `host`."""
+
+    host: int
+    event: Any
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The stream of host number `host` is over; `said` is what the host printed instead of, or beside, the protocol."""
+
+    host: int
+    said: str
+
+
+class Channel:
+    def __init__(self, host: int, stream: Stream, package: bytes, lease: float, inbox: queue.SimpleQueue[Any]) -> None:
+        self.host = host
+        self.silence = 0.0
+        self._stream = stream
+        self._beat_every = lease / BEATS_PER_LEASE
+        self._inbox = inbox
+        self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._outbox.put(package)
+        # Output waits here, in the reader, when the supervisor is behind: its memory stays bounded.
+        self._room = threading.Semaphore(UNHANDLED_OUTPUTS)
+        self._errors: deque[bytes] = deque(maxlen=20)
+        self._threads = [
+            threading.Thread(target=target, name=f"{target.__name__}-{host}", daemon=True)
+            for target in (self._read, self._write, self._read_errors)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def send(self, message: Any) -> None:
+        self._outbox.put(wire.encode(message))
+
+    def handled_output(self) -> None:
+        self._room.release()
+
+    def close(self) -> None:
+        self._outbox.put(None)
+        self._stream.close()
+
+    def _write(self) -> None:
+        try:
+            while (data := self._next()) is not None:
+                self._stream.write(data)
+        except (OSError, ValueError):
+            pass  # the reader sees the end as well, and says so
+
+    def _next(self) -> bytes | None:
+        """A beat of its own keeps the lease, however busy the supervisor is."""
+        try:
+            return self._outbox.get(timeout=self._beat_every)
+        except queue.Empty:
+            return wire.encode(wire.Beat())
+
+    def _read(self) -> None:
+        decoder = wire.Decoder(after_magic=True)
+        problem = ""
+        try:
+            while data := self._stream.read():
+                self.silence = 0.0
+                for event in decoder.feed(data):
+                    if isinstance(event, wire.Output):
+                        self._room.acquire()
+                    self._inbox.put(Heard(self.host, event))
+        except (OSError, ValueError):
+            pass
+        except wire.WireError as error:
+            problem = str(error)
+        self._threads[2].join(0.5)
+        said = [decoder.noise.decode(errors="replace"), b"".join(self._errors).decode(errors="replace"), problem]
+        self._inbox.put(Ended(self.host, "\n".join(filter(None, said)).strip()))
+
+    def _read_errors(self) -> None:
+        try:
+            while data := self._stream.read_errors():
+                self._errors.append(data[-4096:])
+        except (OSError, ValueError):
+            pass

@@ -1,0 +1,121 @@
+"""The `launch` command: parse, pick, nothing else."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from launcher.cluster import Cluster, Job, local_cluster, read_cluster
+from launcher.errors import HostmeshError, UsageError
+
+USAGE = "launch [options] [SCRIPT.py [ARGS…] | -m MODULE [ARGS…] | -- COMMAND…]"
+EPILOG = """examples:
+  launch --local 4 --devices 2 examples/hello.py     four processes with two CPU devices each, on this machine
+  launch --local 2 -m my.training --steps 100        a module; what follows it is its own
+  launch --local 2 -- ./simulate --fast              any program; it finds its identity in HOSTMESH_* variables
+  launch --hosts cluster_configs/local.yaml          what the file's run: says
+  launch --hosts tpu-pod.yaml --dry-run train.py     who would run where, and start nothing
+
+The exit code is 0 only when every process succeeded, else the culprit's (128+n for signal n); 69 when a host was lost,
+130 after Ctrl-C, 2 for a bad command line or cluster file. Ctrl-C stops a run in order, a second one at once."""
+WITH_VALUE = ("--hosts", "--local", "--devices", "--runs")
+
+
+def main() -> None:
+    sys.exit(launch(sys.argv[1:]))
+
+
+def launch(argv: list[str]) -> int:
+    try:
+        options, job = parse(argv)
+        cluster = pick_cluster(options)
+        return start(options, cluster, job)
+    except HostmeshError as error:
+        for line in str(error).splitlines():
+            print(f"launch: {line}", file=sys.stderr)
+        return error.exit_code
+
+
+def parse(argv: list[str]) -> tuple[argparse.Namespace, Job | None]:
+    own, rest = split(argv)
+    options = build_parser().parse_args(own)
+    if not rest:
+        return options, None
+    kind, *words = rest
+    if kind == "--" and words:
+        return options, Job(command=tuple(words))
+    if kind == "-m" and words:
+        return options, Job(module=words[0], args=tuple(words[1:]))
+    if kind in ("--", "-m"):
+        raise UsageError(f"found nothing after {kind}, wanted {'a COMMAND' if kind == '--' else 'a MODULE'}")
+    return options, Job(script=kind, args=tuple(words))
+
+
+def split(argv: list[str]) -> tuple[list[str], list[str]]:
+    """The launcher's own options, and from the first other word on what is to run, untouched."""
+    position = 0
+    while position < len(argv):
+        word = argv[position]
+        if word in ("-m", "--") or not word.startswith("-"):
+            return argv[:position], argv[position:]
+        position += 2 if word in WITH_VALUE else 1
+    return argv, []
+
+
+class Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> None:  # type: ignore[override]
+        raise UsageError(f"{message}\nusage: {USAGE}; launch --help says more")
+
+
+def build_parser() -> Parser:
+    parser = Parser(
+        prog="launch",
+        usage=USAGE,
+        description="Start one JAX program on many hosts, or as many processes here, and say what became of it.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("--hosts", metavar="FILE", help="a cluster YAML: hosts, how to reach them, what they run")
+    add("--local", metavar="N", type=count, help="N processes on this machine instead")
+    add("--devices", metavar="D", type=count, help="CPU devices per process, to simulate accelerators")
+    add("--cold", action="store_true", help="start each process from scratch instead of forking it with jax imported")
+    add("--dry-run", action="store_true", help="print the plan and start nothing")
+    add("--json", action="store_true", help="events (or, with --dry-run, the plan) as JSON on stdout")
+    add("--runs", metavar="DIR", type=Path, default=Path("runs"), help="where run folders go (default: ./runs)")
+    return parser
+
+
+def count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"found {text}, wanted a whole number of at least 1")
+    return int(text)
+
+
+def pick_cluster(options: argparse.Namespace) -> Cluster:
+    if options.hosts is not None and options.local is not None:
+        raise UsageError("found both --hosts and --local, wanted one of them")
+    if options.hosts is not None:
+        return read_cluster(options.hosts)
+    if options.local is not None:
+        return local_cluster(options.local)
+    raise UsageError(f"wanted --hosts FILE or --local N\nusage: {USAGE}; launch --help says more")
+
+
+def start(options: argparse.Namespace, cluster: Cluster, given: Job | None) -> int:
+    from launcher.plan import make_plan, plan_json, plan_table
+    from launcher.program import check_job, pick_job
+
+    job = pick_job(given, cluster)
+    if cluster.transport == "local":
+        check_job(job, Path(cluster.workdir or ".").expanduser().absolute())
+    plan = make_plan(cluster, job, options.devices, options.cold)
+    if options.dry_run:
+        print(json.dumps(plan_json(plan), indent=2) if options.json else plan_table(plan))
+        return 0
+    from launcher.launch import launch_plan
+
+    return launch_plan(plan, options.runs, options.json)

@@ -1,0 +1,87 @@
+"""From a plan to an exit code: secrets, run folder, screen, signals, supervisor, verdict."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+from launcher.agent.hunt import MARK
+from launcher.bundle import pack
+from launcher.channel import Stream
+from launcher.cluster import Cluster, Host
+from launcher.errors import UsageError
+from launcher.events import EventLog
+from launcher.plan import Plan, plan_json
+from launcher.run import Run
+from launcher.screen import Screen, use_colour
+from launcher.supervisor import Supervisor
+from launcher.verdict import Verdict
+from worker.identity import RUN_ID
+
+STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def launch_plan(plan: Plan, runs: Path, as_json: bool) -> int:
+    check_transport(plan.cluster)
+    secrets = read_secrets(plan.cluster)
+    run = Run.create(runs, tuple(secrets.values()))
+    run.write_json(run.plan, {"run": run.id, **plan_json(plan)})
+    out = sys.stderr if as_json else sys.stdout
+    screen = Screen(out, use_colour(out, os.environ))
+    events = EventLog(run, sys.stdout if as_json else None)
+    supervisor = Supervisor(plan, run, connector(plan.cluster, run), pack(), secrets, screen, events)
+    for number in STOPPING:
+        signal.signal(number, lambda number, _: supervisor.interrupt(number))
+    began = time.time()
+    screen.start()
+    verdict = supervisor.run()
+    seconds = time.time() - began
+    write_result(run, supervisor, verdict, began, seconds)
+    screen.note(f"launch: {verdict.text()}" + (f" in {seconds:.1f} s" if verdict.exit_code == 0 else ""))
+    while not screen.finish(timeout=0.5):
+        if supervisor.asked_again():
+            break
+    events.close()
+    return verdict.exit_code
+
+
+def check_transport(cluster: Cluster) -> None:
+    if cluster.transport != "local":
+        raise UsageError(f"transport {cluster.transport} is not there yet; --dry-run shows the plan")
+
+
+def read_secrets(cluster: Cluster) -> dict[str, str]:
+    if missing := [name for name in cluster.secrets if not os.environ.get(name)]:
+        raise UsageError(f"secrets: {', '.join(missing)} not set in the environment of the launcher")
+    return {name: os.environ[name] for name in cluster.secrets}
+
+
+def connector(cluster: Cluster, run: Run):  # type: ignore[no-untyped-def]
+    from launcher.transports.local import LocalStream
+
+    def connect(number: int, host: Host) -> Stream:
+        return LocalStream(host, cluster.agent_python, {RUN_ID: run.id, MARK: f"{run.id}.{number}"})
+
+    return connect
+
+
+def write_result(run: Run, supervisor: Supervisor, verdict: Verdict, began: float, seconds: float) -> None:
+    run.write_json(
+        run.result,
+        {
+            "run": run.id,
+            "outcome": verdict.outcome,
+            "exit_code": verdict.exit_code,
+            "message": verdict.message,
+            "detail": verdict.detail,
+            "process_id": verdict.process_id,
+            "host": verdict.host,
+            "victims": verdict.victims,
+            "began": round(began, 3),
+            "seconds": round(seconds, 3),
+            "exits": {str(process_id): code for process_id, code in sorted(supervisor.state.exits.items())},
+        },
+    )

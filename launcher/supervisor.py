@@ -1,0 +1,353 @@
+"""The launcher's one loop: events in, decisions out."""
+
+from __future__ import annotations
+
+import queue
+import signal
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from launcher import verdict as verdicts
+from launcher import wire
+from launcher.channel import Channel, Ended, Heard, Stream
+from launcher.cluster import Host
+from launcher.events import EventLog
+from launcher.logs import ProcessLog
+from launcher.plan import Plan
+from launcher.run import Run, write_aside
+from launcher.screen import Screen
+from launcher.verdict import Failure, Verdict
+
+STOP_GRACE = 3.0
+TICK = 0.5
+WIND_UP_PATIENCE = 6.0
+FIRST_HINT_AFTER = 10.0
+
+Connect = Callable[[int, Host], Stream]
+
+
+@dataclass(frozen=True)
+class Interrupt:
+    """The user or the system asked the launcher to stop."""
+
+    number: int
+
+
+@dataclass
+class State:
+    """All that is known about a run; `decide` looks at nothing else."""
+
+    hosts: tuple[str, ...]
+    num_processes: int
+    logs: str
+    answered: set[int] = field(default_factory=set)
+    refused: list[str] = field(default_factory=list)
+    port: int | None = None
+    spawned: bool = False
+    joining: set[int] = field(default_factory=set)
+    joined: set[int] = field(default_factory=set)
+    exits: dict[int, int] = field(default_factory=dict)
+    crashes: dict[int, dict[str, Any]] = field(default_factory=dict)
+    failures: list[Failure] = field(default_factory=list)
+    lost: list[Verdict] = field(default_factory=list)
+    nursery_death: Verdict | None = None
+    interrupts: list[int] = field(default_factory=list)
+    interrupted_at: float = 0.0
+
+    @property
+    def everyone_ended(self) -> bool:
+        return len(self.exits) == self.num_processes
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Wait; spawn all processes; ask them to stop; or end the run with a verdict."""
+
+    do: str
+    verdict: Verdict | None = None
+
+
+WAIT, SPAWN, ASK_TO_STOP = Decision("wait"), Decision("spawn"), Decision("ask to stop")
+
+
+def decide(state: State, now: float) -> Decision:
+    if state.interrupts:
+        patient = len(state.interrupts) == 1 and now - state.interrupted_at < STOP_GRACE
+        if patient and state.spawned and not state.everyone_ended and not state.lost:
+            return ASK_TO_STOP
+        return Decision("end", verdicts.stopped_by(state.interrupts[0]))
+    if state.nursery_death is not None:
+        return Decision("end", state.nursery_death)
+    culprit = verdicts.find_culprit(state.failures, now, state.everyone_ended)
+    if culprit is not None and not (culprit.lost_a_peer and state.lost):
+        return Decision("end", blame(culprit, state))
+    if state.lost:
+        return Decision("end", state.lost[0])
+    if state.refused and len(state.answered) == len(state.hosts):
+        return Decision("end", verdicts.refused(state.refused))
+    if state.everyone_ended:
+        return Decision("end", Verdict("succeeded", 0, f"all {state.num_processes} processes succeeded"))
+    if not state.spawned and not state.refused and state.port and len(state.answered) == len(state.hosts):
+        return SPAWN
+    return WAIT
+
+
+def blame(culprit: Failure, state: State) -> Verdict:
+    others = state.num_processes - 1 - sum(code == 0 for code in state.exits.values())
+    same = [f for f in state.failures if f.process_id != culprit.process_id and f.resembles(culprit)]
+    return verdicts.process_failed(culprit, others, len(same), state.logs)
+
+
+class Supervisor:
+    def __init__(
+        self,
+        plan: Plan,
+        run: Run,
+        connect: Connect,
+        package: bytes,
+        secrets: dict[str, str],
+        screen: Screen,
+        events: EventLog,
+    ) -> None:
+        self.plan, self.run_folder, self.screen, self.events = plan, run, screen, events
+        self.connect, self.package, self.secrets = connect, package, secrets
+        self.inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.channels: dict[int, Channel] = {}
+        self.logs: dict[int, ProcessLog] = {}
+        hosts = tuple(host.address for host in plan.cluster.hosts)
+        self.state = State(hosts, len(plan.processes), f"{run.logs}/")
+        self.asked_to_stop = False
+        self.gone: set[int] = set()
+        self.began = self.hinted = time.monotonic()
+
+    def run(self) -> Verdict:
+        self.events.add("run started", run=self.run_folder.id, processes=len(self.plan.processes))
+        self._connect_all()
+        try:
+            verdict = self._watch()
+            verdict = self._wind_up(verdict)
+        finally:
+            self._close_all()
+        self.events.add("run ended", outcome=verdict.outcome, exit_code=verdict.exit_code, message=verdict.text())
+        return verdict
+
+    def interrupt(self, number: int) -> None:
+        """Safe in a signal handler."""
+        self.inbox.put(Interrupt(number))
+
+    def asked_again(self) -> bool:
+        """After the run: has somebody lost patience with a reader of our output that does not read?"""
+        while self._take_in(0):
+            pass
+        return len(self.state.interrupts) > 1
+
+    # Starting.
+
+    def _connect_all(self) -> None:
+        for number, host in enumerate(self.plan.cluster.hosts):
+            self.channels[number] = Channel(
+                number, self.connect(number, host), self.package, self.plan.cluster.lease, self.inbox
+            )
+
+    def _greet(self, host: int, hello: wire.Hello) -> None:
+        cluster, settings = self.plan.cluster, self.plan.cluster.hosts[host]
+        self.events.add("host connected", host=settings.address, agent_pid=hello.pid, guardian_pid=hello.guardian_pid)
+        self.channels[host].send(
+            wire.Prepare(
+                python=settings.python or default_python(cluster.transport),
+                workdir=cluster.workdir,
+                env={**self.plan.env, **self.secrets},
+                warm=self.plan.is_warm(settings),
+                preload=list(cluster.preload),
+                lease=cluster.lease,
+            )
+        )
+        if host == 0:
+            self.channels[0].send(wire.Reserve(self.plan.coordinator))
+
+    def _spawn_all(self) -> None:
+        self.state.spawned = True
+        assert self.state.port is not None
+        for process in self.plan.processes:
+            host = self.plan.host_of(process)
+            log = ProcessLog(self.run_folder.log_of(process.process_id), self.secrets.values())
+            self.logs[process.process_id] = log
+            self.screen.follow(log, f"{process.process_id} {host.address}", process.process_id)
+            identity = self.plan.identity(process, self.run_folder.id, 1, self.state.port)
+            is_python = self.plan.job.command is None
+            order = wire.Spawn(process.process_id, {**process.env, **identity.to_env()}, self.plan.argv(), is_python)
+            self.channels[process.host].send(order)
+
+    # Watching.
+
+    def _watch(self) -> Verdict:
+        while True:
+            self._take_in(TICK)
+            decision = decide(self.state, time.monotonic())
+            if decision.verdict is not None:
+                return decision.verdict
+            if decision is SPAWN:
+                self._spawn_all()
+            elif decision is ASK_TO_STOP and not self.asked_to_stop:
+                self._ask_to_stop()
+            self._hint()
+
+    def _take_in(self, patience: float) -> bool:
+        """One entry of the inbox into the state; False when none came."""
+        began = time.monotonic()
+        try:
+            entry = self.inbox.get(timeout=patience)
+        except queue.Empty:
+            entry = None
+        # A launcher that was itself suspended must not count its own absence as the hosts' silence.
+        self._count_silence(min(time.monotonic() - began, 2 * TICK))
+        if isinstance(entry, Interrupt):
+            self._note_interrupt(entry.number)
+        elif isinstance(entry, Ended):
+            self._lose(entry.host, "lost its agent", entry.said)
+        elif isinstance(entry, Heard):
+            self._note_event(entry.host, entry.event)
+        return entry is not None
+
+    def _count_silence(self, seconds: float) -> None:
+        for number, channel in self.channels.items():
+            channel.silence += seconds
+            if number not in self.gone and channel.silence > self.plan.cluster.lease:
+                self._lose(number, f"has been silent for {self.plan.cluster.lease:g} s", "")
+
+    def _note_interrupt(self, number: int) -> None:
+        if not self.state.interrupts:
+            self.state.interrupted_at = time.monotonic()
+            self.screen.note(f"launch: {verdicts.stopped_by(number).message}; stopping the processes (again: at once)")
+        self.state.interrupts.append(number)
+        self.events.add("interrupted", signal=number)
+
+    def _lose(self, host: int, why: str, said: str) -> None:
+        if host in self.gone:
+            return
+        self.gone.add(host)
+        address = self.state.hosts[host]
+        self.state.lost.append(verdicts.host_lost(address, why, said, self.state.logs))
+        self.events.add("host lost", host=address, why=why)
+
+    def _note_event(self, host: int, event: Any) -> None:
+        state = self.state
+        match event:
+            case wire.Output():
+                self.logs[event.process_id].write(event.data)
+                self.screen.wake()
+                self.channels[host].handled_output()
+            case wire.Hello():
+                self._greet(host, event)
+            case wire.Ready():
+                state.answered.add(host)
+                self.events.add("host ready", host=state.hosts[host], python=event.python)
+            case wire.Refused():
+                state.answered.add(host)
+                state.refused.append(f"{state.hosts[host]}: {event.problem}")
+            case wire.Reserved():
+                state.port = event.port
+            case wire.Started():
+                self.events.add("process started", **vars(event), host=state.hosts[host])
+            case wire.Exited():
+                self._note_exit(host, event)
+            case wire.Drained():
+                self.logs[event.process_id].close()
+                self.screen.wake()
+            case wire.Stacks():
+                write_aside(self.run_folder.stacks_of(event.process_id), event.data)
+            case wire.Fact():
+                self._note_fact(host, event)
+            case wire.Bye():
+                self.gone.add(host)
+                self.events.add("host left", host=state.hosts[host], survivors=event.survivors)
+
+    def _note_exit(self, host: int, event: wire.Exited) -> None:
+        state = self.state
+        if event.process_id in state.exits:
+            return
+        state.exits[event.process_id] = event.code
+        self.events.add("process exited", process_id=event.process_id, host=state.hosts[host], code=event.code)
+        if event.code != 0:
+            tail = event.data.decode("utf-8", "replace")
+            crash = state.crashes.get(event.process_id)
+            failure = Failure(event.process_id, state.hosts[host], event.code, time.monotonic(), tail, crash)
+            state.failures.append(failure)
+
+    def _note_fact(self, host: int, fact: wire.Fact) -> None:
+        state, address = self.state, self.state.hosts[host]
+        match fact.name, fact.process_id:
+            case "crash", int(process_id):
+                state.crashes[process_id] = fact.detail
+            case "joining", int(process_id):
+                state.joining.add(process_id)
+            case "joined", int(process_id):
+                state.joined.add(process_id)
+            case "nursery_failed", _:
+                self.screen.note(f"launch: no warm start on {address}: {fact.detail['problem']}; starting cold")
+            case "nursery_died", _:
+                count = self.plan.cluster.hosts[host].processes
+                state.nursery_death = verdicts.nursery_died(address, fact.detail["problem"], count, state.logs)
+        self.events.add(fact.name, host=address, process_id=fact.process_id, **fact.detail)
+
+    def _hint(self) -> None:
+        """Nobody should wonder what a run is waiting for."""
+        now = time.monotonic()
+        if now - self.hinted < FIRST_HINT_AFTER:
+            return
+        self.hinted = now
+        state = self.state
+        waited = f"after {now - self.began:.0f} s"
+        if silent := [address for number, address in enumerate(state.hosts) if number not in state.answered]:
+            self.screen.note(f"launch: {waited} still waiting for {', '.join(silent)} to answer")
+        elif state.joining - state.joined:
+            late = sorted(set(range(state.num_processes)) - state.joining - set(state.exits))
+            if late:
+                names = ", ".join(map(str, late))
+                self.screen.note(f"launch: {waited} process {names} has not called jax.distributed.initialize yet")
+
+    # Ending.
+
+    def _ask_to_stop(self) -> None:
+        self.asked_to_stop = True
+        for channel in self._living():
+            channel.send(wire.Signal(signal.SIGTERM))
+
+    def _living(self) -> list[Channel]:
+        return [channel for number, channel in self.channels.items() if number not in self.gone]
+
+    def _wind_up(self, verdict: Verdict) -> Verdict:
+        """Stop every host and take in what is still on its way; who else failed only becomes known now."""
+        failed = verdict.outcome in ("failed", "host lost")
+        culprit = next((f for f in self.state.failures if f.process_id == verdict.process_id), None)
+        interrupts = len(self.state.interrupts)
+        for channel in self._living():
+            channel.send(wire.Stop(stacks=failed))
+        deadline = time.monotonic() + WIND_UP_PATIENCE
+        while self._living() and time.monotonic() < deadline:
+            if self._take_in(TICK):
+                deadline = time.monotonic() + WIND_UP_PATIENCE
+            if len(self.state.interrupts) > max(interrupts, 1):
+                break
+        if culprit is not None:
+            return blame(culprit, self.state)
+        return replace(verdict)
+
+    def _close_all(self) -> None:
+        closers = [threading.Thread(target=channel.close, daemon=True) for channel in self.channels.values()]
+        for closer in closers:
+            closer.start()
+        for closer in closers:
+            closer.join(3 * WIND_UP_PATIENCE)
+        for log in self.logs.values():
+            log.close()
+        self.screen.wake()
+
+
+def default_python(transport: str) -> str:
+    import sys
+
+    return sys.executable if transport == "local" else "python3"

@@ -1,0 +1,214 @@
+"""The agent protocol: framed commands down, framed events up; stdlib only, Python 3.9 or newer.
+
+A frame is two big-endian lengths, a JSON head `["Output", {"process_id": 3}]` and raw bytes (`data`, often empty).
+Whatever a host prints before the agent's MAGIC (banners, shell start-up noise) is skipped.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from dataclasses import dataclass, field
+from typing import Any, Dict, List, Optional, Tuple
+
+MAGIC = b"\x00hostmesh-agent-1\n"
+LENGTHS = struct.Struct(">II")
+LONGEST_PART = 64 << 20
+LONGEST_NOISE = 1 << 20
+
+
+class WireError(Exception):
+    """The other end does not speak the agent protocol."""
+
+
+# Commands, launcher to agent.
+
+
+@dataclass(frozen=True)
+class Prepare:
+    """Check what the workers need and, when warm, start the nursery; answered by Ready or Refused."""
+
+    python: str
+    workdir: Optional[str]
+    env: Dict[str, str]
+    warm: bool
+    preload: List[str]
+    lease: float
+
+
+@dataclass(frozen=True)
+class Reserve:
+    """Hold a port for the coordinator on this address; answered by Reserved or Refused."""
+
+    address: str
+
+
+@dataclass(frozen=True)
+class Spawn:
+    process_id: int
+    env: Dict[str, str]
+    argv: List[str]
+    is_python: bool
+
+
+@dataclass(frozen=True)
+class Signal:
+    number: int
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Take the stacks of every process that can give them, if asked to; kill everything, send the rest, say Bye."""
+
+    stacks: bool
+
+
+# Events, agent to launcher.
+
+
+@dataclass(frozen=True)
+class Hello:
+    pid: int
+    guardian_pid: int
+    python: str
+
+
+@dataclass(frozen=True)
+class Ready:
+    python: str
+
+
+@dataclass(frozen=True)
+class Refused:
+    problem: str
+
+
+@dataclass(frozen=True)
+class Reserved:
+    port: int
+
+
+@dataclass(frozen=True)
+class Started:
+    process_id: int
+    pid: int
+    warm: bool
+
+
+@dataclass(frozen=True)
+class Output:
+    process_id: int
+    data: bytes = b""
+
+
+@dataclass(frozen=True)
+class Exited:
+    """`code` is negative for a signal; `data` holds the last bytes the process wrote."""
+
+    process_id: int
+    code: int
+    data: bytes = b""
+
+
+@dataclass(frozen=True)
+class Drained:
+    """All output of an exited process has been sent."""
+
+    process_id: int
+
+
+@dataclass(frozen=True)
+class Stacks:
+    process_id: int
+    data: bytes = b""
+
+
+@dataclass(frozen=True)
+class Fact:
+    """Something a worker (or, with no process id, the host) says about itself."""
+
+    name: str
+    process_id: Optional[int] = None
+    detail: Dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Bye:
+    """`survivors` are pids that outlived SIGKILL."""
+
+    survivors: List[int]
+
+
+# Both ways.
+
+
+@dataclass(frozen=True)
+class Beat:
+    pass
+
+
+KINDS: Dict[str, Any] = {
+    kind.__name__: kind
+    for kind in (
+        *(Prepare, Reserve, Spawn, Signal, Stop, Beat),
+        *(Hello, Ready, Refused, Reserved, Started, Output, Exited, Drained, Stacks, Fact, Bye),
+    )
+}
+
+
+def encode(message: Any) -> bytes:
+    fields = dict(vars(message))
+    data: bytes = fields.pop("data", b"")
+    head = json.dumps([type(message).__name__, fields]).encode()
+    return LENGTHS.pack(len(head), len(data)) + head + data
+
+
+class Decoder:
+    """Bytes in, messages out, however the bytes are cut."""
+
+    def __init__(self, after_magic: bool = False) -> None:
+        self.noise = b""
+        self._waiting_for_magic = after_magic
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> List[Any]:
+        self._buffer += data
+        if self._waiting_for_magic and not self._skip_noise():
+            return []
+        messages = []
+        while (frame := self._take_frame()) is not None:
+            messages.append(_parse(*frame))
+        return messages
+
+    def _skip_noise(self) -> bool:
+        start = self._buffer.find(MAGIC)
+        if start < 0:
+            self.noise = bytes(self._buffer[-2000:])
+            if len(self._buffer) > LONGEST_NOISE:
+                raise WireError("the host printed 1 MiB and no agent answered")
+            return False
+        self._waiting_for_magic = False
+        del self._buffer[: start + len(MAGIC)]
+        return True
+
+    def _take_frame(self) -> Optional[Tuple[bytes, bytes]]:
+        if len(self._buffer) < LENGTHS.size:
+            return None
+        head_length, data_length = LENGTHS.unpack_from(self._buffer)
+        if max(head_length, data_length) > LONGEST_PART:
+            raise WireError(f"a frame of {head_length} + {data_length} bytes")
+        middle = LENGTHS.size + head_length
+        end = middle + data_length
+        if len(self._buffer) < end:
+            return None
+        head, data = bytes(self._buffer[LENGTHS.size : middle]), bytes(self._buffer[middle:end])
+        del self._buffer[:end]
+        return head, data
+
+
+def _parse(head: bytes, data: bytes) -> Any:
+    try:
+        name, fields = json.loads(head)
+        return KINDS[name](**fields, **({"data": data} if data else {}))
+    except (ValueError, KeyError, TypeError) as error:
+        raise WireError(f"not a message: {head[:200]!r} ({error})") from None

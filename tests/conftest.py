@@ -1,0 +1,170 @@
+"""Real runs of `launch` for tests: start one, follow its events, count what is left of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+REPO = Path(__file__).parent.parent
+LAUNCH = [sys.executable, "-c", "from launcher.cli import main; main()"]
+
+
+class LiveRun:
+    """A running `launch --json`: its events arrive on stdout, the workers' lines on stderr."""
+
+    def __init__(self, folder: Path, *args: str, env: dict[str, str] | None = None, **popen: Any) -> None:
+        self.folder = folder
+        self.seen: list[dict[str, Any]] = []
+        self._events: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+        self.stderr_file = folder / f"stderr-{id(self)}"
+        with self.stderr_file.open("wb") as stderr:
+            self.launcher = subprocess.Popen(
+                [*LAUNCH, "--json", *args],
+                cwd=folder,
+                env=clean_env(env),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                **popen,
+            )
+        threading.Thread(target=self._read, daemon=True).start()
+        self.id = str(self.await_event("run started")["run"])
+
+    def _read(self) -> None:
+        assert self.launcher.stdout is not None
+        for line in self.launcher.stdout:
+            self._events.put(json.loads(line))
+        self._events.put(None)
+
+    def await_event(self, name: str, count: int = 1, timeout: float = 60, **wanted: Any) -> dict[str, Any]:
+        """The `count`-th event of that name (and with those details) since the run began."""
+        deadline = time.monotonic() + timeout
+        while True:
+            found = [e for e in self.seen if e["event"] == name and wanted.items() <= e.items()]
+            if len(found) >= count:
+                return found[count - 1]
+            event = self._events.get(timeout=max(0.01, deadline - time.monotonic()))
+            if event is None:
+                raise AssertionError(f"the run ended without {count} x {name!r}: {self.seen}\n{self.stderr}")
+            self.seen.append(event)
+
+    @property
+    def stderr(self) -> str:
+        return self.stderr_file.read_text(errors="replace")
+
+    @property
+    def run_folder(self) -> Path:
+        return self.folder / "runs" / self.id
+
+    @property
+    def result(self) -> dict[str, Any]:
+        return json.loads((self.run_folder / "result.json").read_text())
+
+    def log(self, process_id: int) -> bytes:
+        return (self.run_folder / "logs" / f"process-{process_id:03d}.log").read_bytes()
+
+    def wait(self, timeout: float = 60) -> int:
+        return self.launcher.wait(timeout)
+
+    def close(self) -> None:
+        for pid in [self.launcher.pid, *processes_of(self.id)]:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        self.launcher.wait()
+        assert self.launcher.stdout is not None
+        self.launcher.stdout.close()
+
+
+def clean_env(extra: dict[str, str] | None = None) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("HOSTMESH_", "JAX_", "XLA_"))}
+    return {**kept, "PYTHONPATH": str(REPO), **(extra or {})}
+
+
+def processes_of(run_id: str) -> set[int]:
+    """Living processes that have this run's id in their environment; looked up here without the product's help."""
+    found = set()
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                environ = (entry / "environ").read_bytes().split(b"\0")
+                state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
+            except OSError:
+                continue
+            if f"HOSTMESH_RUN_ID={run_id}".encode() in environ and state not in "ZX":
+                found.add(int(entry.name))
+    return found
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def await_true(condition: Callable[[], Any], timeout: float, what: str) -> float:
+    """Seconds until the condition held."""
+    began = time.monotonic()
+    while not condition():
+        if time.monotonic() - began > timeout:
+            raise AssertionError(f"not within {timeout} s: {what}")
+        time.sleep(0.01)
+    return time.monotonic() - began
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., LiveRun]]:
+    """Start `launch --json ARGS…` in a folder of the test's own; what a failed test leaves is killed."""
+    runs: list[LiveRun] = []
+
+    def begin(*args: str, **options: Any) -> LiveRun:
+        runs.append(LiveRun(tmp_path, *args, **options))
+        return runs[-1]
+
+    yield begin
+    for run in runs:
+        run.close()
+
+
+@pytest.fixture
+def launch(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Run `launch ARGS…` to its end in a folder of the test's own."""
+
+    def run(*args: str, env: dict[str, str] | None = None, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*LAUNCH, *args],
+            cwd=tmp_path,
+            env=clean_env(env),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=timeout,
+        )
+
+    return run
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Callable[..., str]:
+    """Write a script into the test's folder and give its name."""
+
+    def write(text: str, name: str = "script.py") -> str:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+        return name
+
+    return write

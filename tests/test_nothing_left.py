@@ -1,0 +1,219 @@
+"""Promise 2: whatever dies, every process of the run is gone within seconds."""
+
+from __future__ import annotations
+
+import os
+import pty
+import signal
+import subprocess
+from collections.abc import Callable
+
+import pytest
+from conftest import LAUNCH, LiveRun, await_true, clean_env, is_alive, processes_of
+
+Start = Callable[..., LiveRun]
+Script = Callable[..., str]
+
+# Each worker ignores SIGTERM, as jax does, and has children in sessions of their own: one that keeps its environment,
+# and one that clears it, whose parent is gone.
+STUBBORN = """
+import os, signal, subprocess, sys
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+kept = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+hidden = subprocess.run(
+    ["sh", "-c", "setsid env -i sleep 1000 >/dev/null 2>&1 & echo $!"], stdout=subprocess.PIPE, text=True
+).stdout
+open(f"children-{os.environ['HOSTMESH_PROCESS_ID']}.partial", "w").write(f"{kept.pid} {hidden}")
+os.rename(f"children-{os.environ['HOSTMESH_PROCESS_ID']}.partial", f"children-{os.environ['HOSTMESH_PROCESS_ID']}")
+print("up", flush=True)
+signal.pause()
+"""
+PROCESSES = 2
+
+
+class Stubborn:
+    """A run of stubborn workers that is up, and everything that must be gone in the end."""
+
+    def __init__(self, start: Start, script: Script, *args: str, **options: object) -> None:
+        self.run = start("--local", str(PROCESSES), *args, script(STUBBORN), **options)
+        self.children = self._children()
+        connected = self.run.await_event("host connected")
+        self.agent, self.guardian = connected["agent_pid"], connected["guardian_pid"]
+        self.workers = [self.run.await_event("process started", process_id=k)["pid"] for k in range(PROCESSES)]
+        assert all(map(is_alive, [*self.children, *self.workers, self.agent, self.guardian]))
+        assert {*self.workers, self.agent, self.guardian} <= processes_of(self.run.id)
+
+    def _children(self) -> list[int]:
+        files = [self.run.folder / f"children-{k}" for k in range(PROCESSES)]
+        await_true(lambda: all(file.exists() for file in files), 30, "workers with their children")
+        return [int(pid) for file in files for pid in file.read_text().split()]
+
+    def assert_gone(self, within: float = 5.0) -> None:
+        await_true(lambda: not processes_of(self.run.id), within, f"left: {processes_of(self.run.id)}")
+        await_true(lambda: not any(map(is_alive, self.children)), within, "a child in a session of its own is left")
+
+
+@pytest.fixture(params=["cold", "warm"])
+def stubborn(request: pytest.FixtureRequest, start: Start, script: Script) -> Stubborn:
+    return Stubborn(start, script, *(["--cold"] if request.param == "cold" else []))
+
+
+def kill(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+    await_true(lambda: not is_alive(pid), 5, "the kill to be felt")
+
+
+def test_killed_launcher_leaves_no_process(stubborn: Stubborn) -> None:
+    kill(stubborn.run.launcher.pid)
+    stubborn.assert_gone()
+
+
+def test_killed_agent_leaves_no_process_and_is_named(stubborn: Stubborn) -> None:
+    kill(stubborn.agent)
+    stubborn.assert_gone()
+    assert stubborn.run.wait() == 69
+    assert "localhost lost its agent" in stubborn.run.result["message"]
+
+
+def test_killed_guardian_leaves_no_process(stubborn: Stubborn) -> None:
+    kill(stubborn.guardian)
+    stubborn.assert_gone()
+    assert stubborn.run.wait() == 69
+
+
+def test_killed_worker_leaves_no_process_and_is_named(stubborn: Stubborn) -> None:
+    kill(stubborn.workers[1])
+    stubborn.assert_gone()
+    assert stubborn.run.wait() == 128 + signal.SIGKILL
+    assert stubborn.run.result["process_id"] == 1
+
+
+def test_killed_nursery_leaves_no_process_and_is_named(start: Start, script: Script) -> None:
+    stubborn = Stubborn(start, script)
+    nursery = parent_of(stubborn.workers[0])
+    assert nursery not in (stubborn.agent, stubborn.guardian)
+    kill(nursery)
+    stubborn.assert_gone()
+    assert stubborn.run.wait() == 128 + signal.SIGKILL
+    assert "the nursery on localhost died" in stubborn.run.result["message"]
+
+
+def test_killed_child_of_a_worker_is_the_workers_own_affair(stubborn: Stubborn) -> None:
+    kill(stubborn.children[0])
+    assert all(map(is_alive, stubborn.workers))
+    stubborn.run.launcher.send_signal(signal.SIGINT)
+    stubborn.assert_gone()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_signalled_launcher_leaves_no_process(stubborn: Stubborn, number: int) -> None:
+    stubborn.run.launcher.send_signal(number)
+    stubborn.assert_gone()
+    assert stubborn.run.wait() == 128 + number
+
+
+def test_second_interrupt_stops_at_once(stubborn: Stubborn) -> None:
+    stubborn.run.launcher.send_signal(signal.SIGINT)
+    stubborn.run.await_event("interrupted")
+    stubborn.run.launcher.send_signal(signal.SIGINT)
+    stubborn.assert_gone(within=2.0)
+    assert stubborn.run.wait() == 130
+
+
+def test_willing_workers_stop_at_the_first_interrupt(start: Start, script: Script) -> None:
+    ends = "import signal, sys\nsignal.signal(signal.SIGTERM, lambda *_: (print('saved'), sys.exit(0)))\nprint('up')\n"
+    run = start("--local", "2", "--cold", script(ends + "while True: signal.pause()\n"))
+    await_true(lambda: run.stderr.count("up") == 2, 30, "workers")
+    run.launcher.send_signal(signal.SIGINT)
+    assert run.wait() == 130
+    assert [run.log(k).count(b"saved") for k in range(2)] == [1, 1]
+    assert run.result["seconds"] < 20
+
+
+def test_closed_terminal_leaves_no_process(tmp_path, script: Script) -> None:  # type: ignore[no-untyped-def]
+    """A real terminal that goes away: the kernel sends SIGHUP, and every write fails."""
+    name = script(STUBBORN)
+    ours, theirs = pty.openpty()
+    launcher = subprocess.Popen(
+        ["setsid", "--ctty", *LAUNCH, "--local", "2", name],
+        cwd=tmp_path,
+        env=clean_env(),
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+    )
+    os.close(theirs)
+    files = [tmp_path / f"children-{k}" for k in range(PROCESSES)]
+    await_true(lambda: all(file.exists() for file in files), 30, "workers with their children")
+    children = [int(pid) for file in files for pid in file.read_text().split()]
+    [run_folder] = (tmp_path / "runs").iterdir()
+    assert len(processes_of(run_folder.name)) >= 4
+    os.close(ours)
+    await_true(lambda: not processes_of(run_folder.name), 5, "everything gone")
+    assert not any(map(is_alive, children))
+    assert launcher.wait(10) == 128 + signal.SIGHUP
+
+
+def test_stopped_launcher_loses_its_lease(start: Start, script: Script, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    (tmp_path / "cluster.yaml").write_text(
+        "transport: local\nhosts: [here]\nprocesses_per_host: 2\nlease: 2\nrun: {script: script.py}\n"
+    )
+    script(STUBBORN)
+    run = start("--hosts", "cluster.yaml")
+    await_true(lambda: len(list(tmp_path.glob("children-?"))) == 2, 30, "workers")
+    run.launcher.send_signal(signal.SIGSTOP)
+    assert await_true(lambda: not processes_of(run.id), 2 + 5, "everything gone") > 1
+    run.launcher.send_signal(signal.SIGCONT)
+    assert run.wait() == 69
+
+
+def test_stopped_agent_is_noticed_and_ended(start: Start, script: Script, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    (tmp_path / "cluster.yaml").write_text(
+        "transport: local\nhosts: [here]\nprocesses_per_host: 2\nlease: 2\nrun: {script: script.py}\n"
+    )
+    script(STUBBORN)
+    run = start("--hosts", "cluster.yaml")
+    await_true(lambda: len(list(tmp_path.glob("children-?"))) == 2, 30, "workers")
+    os.kill(run.await_event("host connected")["agent_pid"], signal.SIGSTOP)
+    assert run.wait() == 69
+    assert not processes_of(run.id)
+    assert "here has been silent for 2 s" in run.result["message"]
+
+
+def test_two_runs_side_by_side_do_not_touch_each_other(start: Start, script: Script) -> None:
+    first = Stubborn(start, script, "--cold")
+    for file in first.run.folder.glob("children-?"):
+        file.unlink()
+    second = Stubborn(start, script, "--cold")
+    kill(first.run.launcher.pid)
+    first.assert_gone()
+    assert all(map(is_alive, [*second.children, *second.workers, second.agent]))
+    second.run.launcher.send_signal(signal.SIGINT)
+    second.run.await_event("interrupted")
+    second.run.launcher.send_signal(signal.SIGINT)
+    second.assert_gone()
+
+
+def test_two_hosts_on_one_machine_do_not_end_each_other(start: Start, script: Script, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    """The first host's processes end early; its agent's cleaning must not reach the second's."""
+    (tmp_path / "cluster.yaml").write_text("transport: local\nhosts: [a, b]\nrun: {script: script.py}\n")
+    script(
+        "import os, time\nif os.environ['HOSTMESH_HOST'] == 'b':\n"
+        "    while not os.path.exists('go'): time.sleep(0.01)\nprint('done')\n"
+    )
+    run = start("--hosts", "cluster.yaml")
+    run.await_event("process exited", process_id=0)
+    (tmp_path / "go").touch()
+    assert run.wait() == 0
+
+
+def test_the_hosts_folder_is_removed(start: Start, script: Script, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    (tmp_path / "tmp").mkdir()
+    run = start("--local", "2", "--cold", script("print('hi')"), env={"TMPDIR": str(tmp_path / "tmp")})
+    assert run.wait() == 0
+    assert list((tmp_path / "tmp").iterdir()) == []
+
+
+def parent_of(pid: int) -> int:
+    with open(f"/proc/{pid}/stat") as file:
+        return int(file.read().rpartition(")")[2].split()[1])

@@ -1,0 +1,288 @@
+"""Promise 1: from one command to processes that know each other, warm and cold alike."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import REPO, LiveRun, clean_env
+
+Launch = Callable[..., subprocess.CompletedProcess[str]]
+Start = Callable[..., LiveRun]
+Script = Callable[..., str]
+
+WARM_AND_COLD = pytest.mark.parametrize("how", [[], ["--cold"]], ids=["warm", "cold"])
+
+JOIN = """
+import jax, jax.numpy as jnp
+from jax.experimental import multihost_utils
+{join}
+ids = multihost_utils.process_allgather(jnp.array([jax.process_index()]))
+print("RESULT", jax.process_count(), jax.local_device_count(), sorted(ids.ravel().tolist()), flush=True)
+"""
+
+
+def results(output: str) -> list[str]:
+    return sorted(re.findall(r"RESULT (.*)", output))
+
+
+@WARM_AND_COLD
+@pytest.mark.parametrize("join", ["jax.distributed.initialize()", "import worker; worker.join()"], ids=["bare", "join"])
+def test_processes_join_each_other(launch: Launch, script: Script, how: list[str], join: str) -> None:
+    done = launch("--local", "3", "--devices", "2", *how, script(JOIN.format(join=join)))
+    assert done.returncode == 0, done.stderr + done.stdout
+    assert results(done.stdout) == ["3 2 [0, 1, 2]"] * 3
+
+
+def test_variables_of_another_scheduler_do_not_win(launch: Launch, script: Script) -> None:
+    slurm = {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "9", "SLURM_PROCID": "5", "SLURM_LOCALID": "0"}
+    slurm |= {"SLURM_STEP_NODELIST": "nowhere", "SLURM_STEP_NUM_TASKS": "9"}
+    done = launch("--local", "2", script(JOIN.format(join="jax.distributed.initialize()")), env=slurm)
+    assert results(done.stdout) == ["2 1 [0, 1]"] * 2, done.stdout
+
+
+def test_join_alone_does_nothing(script: Script, tmp_path: Path) -> None:
+    name = script("import worker, sys; assert worker.join() is None; assert 'jax' not in sys.modules")
+    subprocess.run([sys.executable, name], cwd=tmp_path, env=clean_env(), check=True)
+
+
+def test_process_zero_that_finishes_first_makes_nobody_abort(launch: Launch, script: Script) -> None:
+    name = script(
+        "import jax, time, os\njax.distributed.initialize()\njax.devices()\n"
+        "time.sleep(1.5 * (jax.process_index() > 0))\nprint('RESULT done')\n"
+    )
+    done = launch("--local", "3", name)
+    assert done.returncode == 0, done.stdout
+    assert results(done.stdout) == ["done"] * 3
+    assert "ABORT" not in done.stdout.upper()
+
+
+def test_a_process_that_fails_does_not_wait_in_the_shutdown_barrier(start: Start, script: Script) -> None:
+    run = start(
+        "--local",
+        "2",
+        script(
+            "import jax, time\njax.distributed.initialize()\nif jax.process_index(): raise KeyError('x')\n"
+            "time.sleep(99)\n"
+        ),
+    )
+    joined = run.await_event("joined", count=2)["time"]
+    assert run.await_event("process exited", process_id=1)["time"] - joined < 3
+    assert run.wait() == 1
+
+
+def test_a_module_is_run_as_python_does(launch: Launch, tmp_path: Path) -> None:
+    package = tmp_path / "pack"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "go.py").write_text(
+        "import sys\nfrom . import __name__ as package\nprint('RESULT', __name__, package, sys.argv[1:])\n"
+    )
+    done = launch("--local", "2", "-m", "pack.go", "--steps", "3", "--json")
+    assert results(done.stdout) == ["__main__ pack ['--steps', '3', '--json']"] * 2
+
+
+def test_a_command_finds_its_identity_in_its_environment(launch: Launch) -> None:
+    text = "echo RESULT $HOSTMESH_PROCESS_ID $HOSTMESH_NUM_PROCESSES $HOSTMESH_HOST $HOSTMESH_LOCAL_PROCESS_ID"
+    done = launch("--local", "2", "--", "sh", "-c", text)
+    assert results(done.stdout) == ["0 2 localhost 0", "1 2 localhost 1"]
+
+
+def test_a_python_command_can_join_too(launch: Launch, script: Script) -> None:
+    done = launch("--local", "2", "--", sys.executable, script(JOIN.format(join="import worker; worker.join()")))
+    assert results(done.stdout) == ["2 1 [0, 1]"] * 2, done.stdout
+
+
+# What a program can see of its start. Each line must be the same warm, cold and under plain Python.
+PROBE = """
+import atexit, json, os, random, signal, sys, threading
+import __main__
+shown = {
+    "argv": sys.argv,
+    "path": [p for p in sys.path if "hostmesh-" not in p],
+    "cwd": os.getcwd(),
+    "name": __name__,
+    "file": __file__,
+    "spec": str(__spec__),
+    "package": str(__package__),
+    "doc": __doc__,
+    "main": __main__.__dict__ is globals() and sys.modules["__main__"] is __main__,
+    "builtins": type(__builtins__).__name__,
+    "executable": sys.executable,
+    "umask": oct(os.umask(0o022)),
+    "stdin": os.read(0, 10).decode(),
+    "sigint": str(signal.getsignal(signal.SIGINT)).split(" at ")[0],
+    "sigterm": str(signal.getsignal(signal.SIGTERM)),
+    "sigpipe": str(signal.getsignal(signal.SIGPIPE)),
+    "sigchld": str(signal.getsignal(signal.SIGCHLD)),
+    "blocked": sorted(signal.pthread_sigmask(signal.SIG_BLOCK, [])),
+    "threads": threading.active_count(),
+    "encoding": [sys.stdout.encoding, sys.stdout.errors, sys.stderr.encoding, sys.stderr.errors],
+    "excepthook": sys.excepthook is sys.__excepthook__,
+    "fds": sorted(int(fd) for fd in os.listdir("/proc/self/fd") if int(fd) < 3),
+    "jax": "jax" in sys.modules,
+}
+atexit.register(lambda: print("RESULT atexit"))
+print("RESULT", json.dumps(shown, sort_keys=True))
+"""
+
+
+def test_warm_cold_and_plain_python_look_alike(launch: Launch, script: Script, tmp_path: Path) -> None:
+    name = script(PROBE, "sub folder/probe.py")
+    env = clean_env({"JAX_PLATFORMS": "cpu"})
+    plain = subprocess.run(
+        [sys.executable, name, "a b", "--cold"],
+        cwd=tmp_path,
+        env=env,
+        capture_output=True,
+        text=True,
+        input="",
+        check=True,
+    )
+    wanted = results(plain.stdout)
+    assert len(wanted) == 2
+    for how in ([], ["--cold"]):
+        done = launch("--local", "2", *how, name, "a b", "--cold")
+        assert done.returncode == 0, done.stdout
+        assert results(done.stdout) == sorted(wanted * 2), how
+
+
+@WARM_AND_COLD
+@pytest.mark.parametrize(
+    ("text", "code", "said"),
+    [
+        ("pass", 0, None),
+        ("import sys; sys.exit()", 0, None),
+        ("import sys; sys.exit(7)", 7, None),
+        ("import sys; sys.exit('gone wrong')", 1, "gone wrong"),
+        ("raise SystemExit(300)", 300 & 0xFF, None),
+        ("import os; os._exit(9)", 9, None),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", 137, None),
+        ("def f(:", 1, "SyntaxError"),
+        ("1/0", 1, "ZeroDivisionError: division by zero"),
+        ("import threading; threading.Timer(0.2, print, ['late']).start()", 0, "late"),
+        ("import sys; print('half', end=''); sys.stdout.flush()", 0, "half"),
+    ],
+)
+def test_exit_codes_are_pythons(
+    launch: Launch, script: Script, how: list[str], text: str, code: int, said: str | None
+) -> None:
+    done = launch("--local", "2", *how, script(text))
+    assert done.returncode == code, done.stdout + done.stderr
+    assert said is None or said in done.stdout
+
+
+@WARM_AND_COLD
+def test_a_traceback_shows_the_users_frames_only(launch: Launch, script: Script, how: list[str]) -> None:
+    done = launch("--local", "2", *how, script("def f():\n    raise ValueError('x')\nf()\n"))
+    assert "boot.py" not in done.stdout
+    assert 'script.py", line 2, in f' in done.stdout
+
+
+@WARM_AND_COLD
+@pytest.mark.parametrize(
+    ("setting", "check", "wanted"),
+    [
+        ("JAX_ENABLE_X64='1'", "jax.numpy.arange(2).dtype", "int64"),
+        ("JAX_NUM_CPU_DEVICES='3'", "jax.local_device_count()", "3"),
+        ("JAX_DEFAULT_MATMUL_PRECISION='highest'", "jax.config.jax_default_matmul_precision", "highest"),
+        ("XLA_FLAGS='--xla_force_host_platform_device_count=4'", "jax.local_device_count()", "4"),
+    ],
+)
+@pytest.mark.parametrize(
+    "form", ["import jax", "from jax import numpy; import jax", "import jax.numpy as jnp; import jax"]
+)
+def test_variables_set_before_the_scripts_own_import_count(
+    launch: Launch, script: Script, how: list[str], setting: str, check: str, wanted: str, form: str
+) -> None:
+    text = f"import os\nimport numpy\nos.environ.update({setting})\n{form}\nprint('RESULT', {check})\n"
+    done = launch("--local", "2", *how, script(text))
+    assert results(done.stdout) == [wanted] * 2, done.stdout
+
+
+def test_a_variable_that_cannot_be_applied_ends_with_a_word_about_cold(launch: Launch, script: Script) -> None:
+    text = "import os\ndel os.environ['JAX_PLATFORMS']\nimport jax\nprint('RESULT', 1)\n"
+    done = launch("--local", "2", script(text))
+    assert done.returncode == 1
+    assert "JAX_PLATFORMS" in done.stdout and "--cold" in done.stdout
+    assert results(done.stdout) == []
+
+
+def test_warm_workers_differ_in_their_randomness(launch: Launch, script: Script) -> None:
+    text = "import random, numpy.random\nprint('RESULT', random.random(), numpy.random.rand())\n"
+    values = [value for line in results(launch("--local", "2", script(text)).stdout) for value in line.split()]
+    assert len(set(values)) == 4
+
+
+@pytest.mark.parametrize(
+    ("module", "said"),
+    [
+        ("no_such_module", "ModuleNotFoundError"),
+        ("json.no_such", "ModuleNotFoundError"),
+        ("antigravity_hm", "KeyError: 5"),
+    ],
+)
+def test_a_preload_that_fails_says_so_and_starts_cold(
+    launch: Launch, script: Script, tmp_path: Path, module: str, said: str
+) -> None:
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "antigravity_hm.py").write_text("raise KeyError(5)")
+    (tmp_path / "c.yaml").write_text(
+        f"transport: local\nhosts: [here]\nprocesses_per_host: 2\npreload: [{module}]\nrun: {{script: script.py}}\n"
+    )
+    script("print('RESULT fine')")
+    done = launch("--hosts", "c.yaml", env={"PYTHONPATH": f"{REPO}:{tmp_path / 'lib'}"})
+    assert done.returncode == 0
+    assert results(done.stdout) == ["fine"] * 2
+    assert "no warm start on here" in done.stdout and said in done.stdout and "starting cold" in done.stdout
+
+
+def test_a_preloaded_package_built_on_jax_sees_late_variables(launch: Launch, script: Script, tmp_path: Path) -> None:
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "onjax.py").write_text("import jax\ndef kind(): return jax.numpy.arange(2).dtype\n")
+    (tmp_path / "c.yaml").write_text(
+        "transport: local\nhosts: [here]\nprocesses_per_host: 2\npreload: [onjax]\nrun: {script: script.py}\n"
+    )
+    script("import os\nos.environ['JAX_ENABLE_X64'] = 'true'\nimport onjax\nprint('RESULT', onjax.kind())\n")
+    done = launch("--hosts", "c.yaml", env={"PYTHONPATH": f"{REPO}:{tmp_path / 'lib'}"})
+    assert results(done.stdout) == ["int64"] * 2, done.stdout
+
+
+@WARM_AND_COLD
+def test_spawned_children_of_a_worker_find_its_main_module(launch: Launch, script: Script, how: list[str]) -> None:
+    """multiprocessing's spawn imports the script again, by its path; a data loader's workers start so."""
+    text = (
+        "import multiprocessing\ndef square(x): return x * x\n"
+        "if __name__ == '__main__':\n"
+        "    with multiprocessing.get_context('spawn').Pool(1) as pool: print('RESULT', pool.map(square, [3]))\n"
+    )
+    done = launch("--local", "2", *how, script(text))
+    assert results(done.stdout) == ["[9]"] * 2, done.stdout
+
+
+def test_warm_is_warm_and_cold_is_cold(start: Start, script: Script) -> None:
+    name = script("pass")
+    for how, warm in (([], True), (["--cold"], False)):
+        run = start("--local", "2", *how, name)
+        assert run.await_event("process started")["warm"] is warm
+        assert run.wait() == 0
+    assert start("--local", "1", name).await_event("process started")["warm"] is False
+
+
+def test_the_run_folder_tells_the_whole_story(start: Start, script: Script) -> None:
+    run = start("--local", "2", "--cold", script("print('hi')"))
+    assert run.wait() == 0
+    plan: dict[str, Any] = json.loads((run.run_folder / "plan.json").read_text())
+    assert plan["run"] == run.id and plan["num_processes"] == 2
+    lines = (run.run_folder / "events.jsonl").read_text().splitlines()
+    names = [json.loads(line)["event"] for line in lines]
+    assert names[0] == "run started" and names[-1] == "run ended" and names.count("process exited") == 2
+    assert run.result["exit_code"] == 0 and run.result["exits"] == {"0": 0, "1": 0}
+    assert [run.log(k) for k in range(2)] == [b"hi\n"] * 2
+    assert not list(run.run_folder.rglob("*.partial"))

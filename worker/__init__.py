@@ -1,0 +1,20 @@
+"""The half of hostmesh that runs inside each process; each name is loaded when it is first used."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from worker.distributed import join
+    from worker.identity import Identity
+
+_HOMES = {"join": "worker.distributed", "Identity": "worker.identity"}
+
+__all__ = ["Identity", "join"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'worker' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)

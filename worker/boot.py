@@ -1,0 +1,100 @@
+"""Run a script or module in this process as Python itself would, with stack dumps and a crash record."""
+
+from __future__ import annotations
+
+import atexit
+import builtins
+import faulthandler
+import os
+import runpy
+import sys
+import threading
+from importlib.machinery import SourceFileLoader
+from types import ModuleType
+from typing import NoReturn
+
+from worker.crash import crash_record
+from worker.distributed import forget_jax, prepare_jax
+from worker.identity import DUMP_SIGNAL, STACKS_FILE
+from worker.report import send_fact
+
+EXIT_HANDLERS_PATIENCE = 5.0
+
+
+def run(argv: list[str]) -> None:
+    """`argv` is `SCRIPT.py ARGS…` or `-m MODULE ARGS…`. Returns only after success."""
+    _introduce()
+    prepare_jax()
+    try:
+        _execute(argv)
+    except SystemExit as stop:
+        if code := _exit_code(stop):
+            _leave_failed(stop, code)
+        raise
+    except BaseException as error:
+        error.__traceback__ = _without_own_frames(error)
+        send_fact("crash", must_arrive=True, **crash_record(error))
+        sys.excepthook(type(error), error, error.__traceback__)
+        _leave(130 if isinstance(error, KeyboardInterrupt) else 1)
+
+
+def _introduce() -> None:
+    """From here on the agent may ask for stacks; before, the signal would kill."""
+    faulthandler.enable()
+    if path := os.environ.get(STACKS_FILE):
+        faulthandler.register(DUMP_SIGNAL, file=open(path, "wb", buffering=0), all_threads=True)  # noqa: SIM115
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    send_fact("hello", must_arrive=True)
+
+
+def _execute(argv: list[str]) -> None:
+    main = sys.modules["__main__"] = ModuleType("__main__")
+    main.__dict__["__builtins__"] = builtins
+    if argv[0] == "-m":
+        sys.path[0] = os.getcwd()
+        sys.argv[:] = argv[1:]
+        runpy._run_module_as_main(argv[1])  # type: ignore[attr-defined]  # what `python -m` calls
+        return
+    path = os.path.abspath(argv[0])
+    sys.path[0] = os.path.dirname(os.path.realpath(argv[0]))
+    sys.argv[:] = argv
+    main.__file__ = path
+    main.__loader__ = loader = SourceFileLoader("__main__", path)
+    main.__dict__["__cached__"] = None
+    exec(loader.source_to_code(loader.get_data(path), path), main.__dict__)
+
+
+def _exit_code(stop: SystemExit) -> int:
+    if stop.code is None or isinstance(stop.code, int):
+        return (stop.code or 0) & 0xFF
+    return 1
+
+
+def _leave_failed(stop: SystemExit, code: int) -> NoReturn:
+    if isinstance(stop.code, str):
+        print(stop.code, file=sys.stderr)
+    stop.__traceback__ = _without_own_frames(stop)
+    send_fact("crash", must_arrive=True, **crash_record(stop))
+    _leave(code)
+
+
+def _without_own_frames(error: BaseException):  # type: ignore[no-untyped-def]
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename in (__file__, runpy.__file__, "<frozen runpy>"):
+        trace = trace.tb_next
+    return trace
+
+
+def _leave(code: int) -> NoReturn:
+    """jax's shutdown barrier would wait up to 300 s for processes that wait for this one."""
+    forget_jax()
+    deadline = threading.Timer(EXIT_HANDLERS_PATIENCE, os._exit, (code,))
+    deadline.daemon = True
+    deadline.start()
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError, AttributeError):
+            pass
+    os._exit(code)

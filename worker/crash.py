@@ -1,0 +1,38 @@
+"""An uncaught exception as a record: its type, message, place in the user's code, and traceback."""
+
+from __future__ import annotations
+
+import os
+import sysconfig
+import traceback
+from types import TracebackType
+
+LONGEST_MESSAGE = 2000
+LONGEST_TRACEBACK = 24_000
+LIBRARIES = tuple(os.path.join(path, "") for path in {*sysconfig.get_paths().values()})
+
+
+def crash_record(error: BaseException) -> dict[str, object]:
+    text = "".join(traceback.format_exception(error))
+    return {
+        "type": _type_name(error),
+        "message": str(error)[:LONGEST_MESSAGE],
+        "place": _place(error.__traceback__),
+        "traceback": text[-LONGEST_TRACEBACK:],
+    }
+
+
+def _type_name(error: BaseException) -> str:
+    kind = type(error)
+    return kind.__name__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__name__}"
+
+
+def _place(trace: TracebackType | None) -> str | None:
+    """`train.py:88 in main`: the innermost frame that is not a library's, else the innermost of all."""
+    frames = traceback.extract_tb(trace)
+    if not frames:
+        return None
+    own = [frame for frame in frames if not frame.filename.startswith(LIBRARIES)]
+    frame = (own or frames)[-1]
+    name = frame.filename if frame.filename.startswith("<") else os.path.relpath(frame.filename)
+    return f"{name}:{frame.lineno} in {frame.name}"

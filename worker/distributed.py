@@ -1,0 +1,124 @@
+"""Joining the other processes, and leaving them: in order after success, at once after a failure."""
+
+from __future__ import annotations
+
+import atexit
+import sys
+from collections.abc import Callable
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+from worker.identity import Identity
+from worker.report import send_fact
+
+CLUSTERS = "jax._src.clusters"
+DISTRIBUTED = "jax._src.distributed"
+
+
+def join(initialization_timeout: int = 300) -> Identity | None:
+    """Call jax.distributed.initialize with this process's identity; does nothing when alone or joined already."""
+    identity = Identity.from_env()
+    if identity is None or identity.num_processes == 1:
+        return identity
+    prepare_jax()
+    import jax
+
+    if not jax.distributed.is_initialized():
+        jax.distributed.initialize(
+            coordinator_address=identity.coordinator_address,
+            num_processes=identity.num_processes,
+            process_id=identity.process_id,
+            coordinator_bind_address=identity.coordinator_address,
+            initialization_timeout=initialization_timeout,
+        )
+    return identity
+
+
+def prepare_jax() -> None:
+    """Make `jax.distributed.initialize()` without arguments work, now or whenever jax gets imported."""
+    for name, adapt in {CLUSTERS: _add_cluster_type, DISTRIBUTED: _announce_joining}.items():
+        if name in sys.modules:
+            adapt(sys.modules[name])
+        elif not any(isinstance(f, _AfterImport) and f.name == name for f in sys.meta_path):
+            sys.meta_path.insert(0, _AfterImport(name, adapt))
+
+
+def forget_jax() -> None:
+    """Drop jax's exit handlers, which wait for the other processes and for the device."""
+    for module, handler in (("jax._src.api", "clean_up"), ("jax._src.dispatch", "wait_for_tokens")):
+        if module in sys.modules:
+            atexit.unregister(getattr(sys.modules[module], handler, None) or forget_jax)
+
+
+def _add_cluster_type(clusters: ModuleType) -> None:
+    if any(kind.name == "hostmesh" for kind in clusters.ClusterEnv._cluster_types):
+        return
+
+    class HostmeshCluster(clusters.ClusterEnv):  # type: ignore[name-defined, misc]
+        name = "hostmesh"
+
+        @classmethod
+        def is_env_present(cls) -> bool:
+            return Identity.from_env() is not None
+
+        @classmethod
+        def get_coordinator_address(cls, timeout_secs: int | None, override_coordinator_port: str | None) -> str:
+            return _identity().coordinator_address
+
+        @classmethod
+        def get_process_count(cls) -> int:
+            return _identity().num_processes
+
+        @classmethod
+        def get_process_id(cls) -> int:
+            return _identity().process_id
+
+    # jax takes the first type that is present: under SLURM_* variables an appended one would lose.
+    kinds = clusters.ClusterEnv._cluster_types
+    kinds.insert(0, kinds.pop(kinds.index(HostmeshCluster)))
+
+
+def _identity() -> Identity:
+    identity = Identity.from_env()
+    assert identity is not None
+    return identity
+
+
+def _announce_joining(distributed: ModuleType) -> None:
+    state = distributed.State
+    initialize = state.initialize
+    if getattr(initialize, "announces", False):
+        return
+
+    def announced(self: Any, *args: Any, **kwargs: Any) -> None:
+        send_fact("joining")
+        initialize(self, *args, **kwargs)
+        send_fact("joined")
+
+    announced.announces = True  # type: ignore[attr-defined]
+    state.initialize = announced
+
+
+class _AfterImport(MetaPathFinder):
+    """Calls `adapt(module)` right after the named module has been imported."""
+
+    def __init__(self, name: str, adapt: Callable[[ModuleType], None]) -> None:
+        self.name = name
+        self.adapt = adapt
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> ModuleSpec | None:
+        if name != self.name:
+            return None
+        sys.meta_path.remove(self)
+        spec = next(filter(None, (f.find_spec(name, path, target) for f in sys.meta_path)), None)
+        if spec is not None and spec.loader is not None:
+            loader, execute = spec.loader, spec.loader.exec_module
+
+            def execute_and_adapt(module: ModuleType) -> None:
+                execute(module)
+                self.adapt(module)
+
+            loader.exec_module = execute_and_adapt  # type: ignore[method-assign]
+        return spec

@@ -1,0 +1,65 @@
+"""What a process is told about itself, to and from the environment; stdlib only, Python 3.9 or newer."""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import dataclass
+from typing import Dict, Mapping, Optional
+
+RUN_ID = "HOSTMESH_RUN_ID"
+ATTEMPT = "HOSTMESH_ATTEMPT"
+HOST = "HOSTMESH_HOST"
+PROCESS_ID = "HOSTMESH_PROCESS_ID"
+NUM_PROCESSES = "HOSTMESH_NUM_PROCESSES"
+LOCAL_PROCESS_ID = "HOSTMESH_LOCAL_PROCESS_ID"
+COORDINATOR_ADDRESS = "HOSTMESH_COORDINATOR_ADDRESS"
+# Set by the agent, because only it knows its folder: where a process sends facts and dumps its stacks.
+FACTS_SOCKET = "HOSTMESH_FACTS_SOCKET"
+STACKS_FILE = "HOSTMESH_STACKS_FILE"
+
+# A process that said hello dumps its stacks at this signal; any other would die of it.
+DUMP_SIGNAL = signal.SIGRTMIN + 5 if hasattr(signal, "SIGRTMIN") else signal.SIGUSR2
+
+# jax reads these two by itself, at the call of initialize().
+JAX_COORDINATOR_ADDRESS = "JAX_COORDINATOR_ADDRESS"
+JAX_COORDINATOR_BIND_ADDRESS = "JAX_COORDINATOR_BIND_ADDRESS"
+
+
+@dataclass(frozen=True)
+class Identity:
+    run_id: str
+    attempt: int
+    host: str
+    process_id: int
+    num_processes: int
+    local_process_id: int
+    coordinator_address: str
+
+    def to_env(self) -> Dict[str, str]:
+        return {
+            RUN_ID: self.run_id,
+            ATTEMPT: str(self.attempt),
+            HOST: self.host,
+            PROCESS_ID: str(self.process_id),
+            NUM_PROCESSES: str(self.num_processes),
+            LOCAL_PROCESS_ID: str(self.local_process_id),
+            COORDINATOR_ADDRESS: self.coordinator_address,
+            JAX_COORDINATOR_ADDRESS: self.coordinator_address,
+            JAX_COORDINATOR_BIND_ADDRESS: self.coordinator_address,
+        }
+
+    @classmethod
+    def from_env(cls, env: Mapping[str, str] = os.environ) -> Optional[Identity]:
+        """None for a process that no launcher started."""
+        if PROCESS_ID not in env:
+            return None
+        return cls(
+            run_id=env[RUN_ID],
+            attempt=int(env[ATTEMPT]),
+            host=env[HOST],
+            process_id=int(env[PROCESS_ID]),
+            num_processes=int(env[NUM_PROCESSES]),
+            local_process_id=int(env[LOCAL_PROCESS_ID]),
+            coordinator_address=env[COORDINATOR_ADDRESS],
+        )

@@ -1,0 +1,41 @@
+"""What a process tells the agent on its host; nothing said here can hold up training."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+
+from worker.identity import FACTS_SOCKET, PROCESS_ID
+
+LONGEST_FACT = 64 << 10
+PATIENCE = 1.0
+
+dropped_facts = 0
+
+
+def send_fact(name: str, *, must_arrive: bool = False, **detail: object) -> None:
+    """Dropped and counted when the agent does not keep up, unless it must arrive: that waits a second."""
+    global dropped_facts
+    address = os.environ.get(FACTS_SOCKET)
+    if address is None:
+        return
+    fact = {"name": name, "process_id": int(os.environ[PROCESS_ID]), "pid": os.getpid(), "detail": detail}
+    message = json.dumps(fact).encode()[:LONGEST_FACT]
+    deadline = time.monotonic() + (PATIENCE if must_arrive else 0)
+    while not _try_send(address, message):
+        if time.monotonic() >= deadline:
+            dropped_facts += 1
+            return
+        time.sleep(0.01)
+
+
+def _try_send(address: str, message: bytes) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
+        channel.setblocking(False)
+        try:
+            channel.sendto(message, address)
+        except OSError:
+            return False
+    return True
