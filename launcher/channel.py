@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -51,12 +52,14 @@ class Channel:
         # Output waits here, in the reader, when the supervisor is behind: its memory stays bounded.
         self._room = threading.Semaphore(UNHANDLED_OUTPUTS)
         self._errors: deque[bytes] = deque(maxlen=20)
-        self._threads = [
-            threading.Thread(target=target, name=f"{target.__name__}-{host}", daemon=True)
-            for target in (self._read, self._write, self._read_errors)
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._errors_reader = self._start(self._read_errors)
+        self._start(self._read)
+        self._start(self._write)
+
+    def _start(self, target: Callable[[], None]) -> threading.Thread:
+        thread = threading.Thread(target=target, name=f"{target.__name__}-{self.host}", daemon=True)
+        thread.start()
+        return thread
 
     def send(self, message: Any) -> None:
         self._outbox.put(wire.encode(message))
@@ -96,7 +99,7 @@ class Channel:
             pass
         except wire.WireError as error:
             problem = str(error)
-        self._threads[2].join(0.5)
+        self._errors_reader.join(0.5)
         said = [decoder.noise.decode(errors="replace"), b"".join(self._errors).decode(errors="replace"), problem]
         self._inbox.put(Ended(self.host, "\n".join(filter(None, said)).strip()))
 

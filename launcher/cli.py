@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -105,7 +107,23 @@ def pick_cluster(options: argparse.Namespace) -> Cluster:
     raise UsageError(f"wanted --hosts FILE or --local N\nusage: {USAGE}; launch --help says more")
 
 
+def without_effect(cluster: Cluster) -> list[str]:
+    wishes = {"restarts": cluster.restarts, "hang_timeout": cluster.hang_timeout, "setup": cluster.setup}
+    return [name for name, value in wishes.items() if value]
+
+
+def check_own_worker() -> None:
+    """A PYTHONPATH that leads to another `worker` would break the launcher itself."""
+    found = importlib.util.find_spec("worker")
+    ours = Path(__file__).resolve().parent.parent / "worker" / "__init__.py"
+    if found is not None and Path(found.origin or "").resolve() != ours:
+        raise UsageError(
+            f"{found.origin} would hide hostmesh's own package 'worker'; take it off PYTHONPATH or rename it"
+        )
+
+
 def start(options: argparse.Namespace, cluster: Cluster, given: Job | None) -> int:
+    check_own_worker()
     from launcher.plan import make_plan, plan_json, plan_table
     from launcher.program import check_job, pick_job
 
@@ -114,8 +132,13 @@ def start(options: argparse.Namespace, cluster: Cluster, given: Job | None) -> i
         check_job(job, Path(cluster.workdir or ".").expanduser().absolute())
     plan = make_plan(cluster, job, options.devices, options.cold)
     if options.dry_run:
-        print(json.dumps(plan_json(plan), indent=2) if options.json else plan_table(plan))
+        from launcher.redact import redact_text
+
+        hidden = [os.environ.get(name, "") for name in cluster.secrets]
+        print(redact_text(json.dumps(plan_json(plan), indent=2) if options.json else plan_table(plan), hidden))
         return 0
+    for setting in without_effect(cluster):
+        print(f"launch: {setting} is read and checked, but has no effect yet", file=sys.stderr)
     from launcher.launch import launch_plan
 
     return launch_plan(plan, options.runs, options.json)

@@ -35,6 +35,8 @@ def launch_plan(plan: Plan, runs: Path, as_json: bool) -> int:
     supervisor = Supervisor(plan, run, connector(plan.cluster, run), pack(), secrets, screen, events)
     for number in STOPPING:
         signal.signal(number, lambda number, _: supervisor.interrupt(number))
+    # A suspended launcher falls silent, and its agents would end the run.
+    signal.signal(signal.SIGTSTP, lambda *_: screen.note("launch: a run cannot be suspended; Ctrl-C stops it"))
     began = time.time()
     screen.start()
     verdict = supervisor.run()

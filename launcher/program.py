@@ -7,7 +7,7 @@ from pathlib import Path
 from launcher.cluster import Cluster, Job
 from launcher.errors import UsageError
 
-OURS = Path(__file__).parent.parent
+OURS = Path(__file__).resolve().parent.parent
 
 
 def pick_job(given: Job | None, cluster: Cluster) -> Job:

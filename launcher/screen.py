@@ -169,6 +169,12 @@ class Screen:
         self._tails.append(_Tail(log, label, PALETTE[colour_index % len(PALETTE)], LineCutter(self._colour)))
         self.wake()
 
+    def mute(self, log: ProcessLog) -> None:
+        """Show nothing of this log beyond what has been written so far."""
+        for tail in self._tails:
+            if tail.log is log:
+                tail.limit = log.size
+
     def start(self) -> None:
         self._thread.start()
 
@@ -260,14 +266,16 @@ class _Tail:
         self.colour = colour
         self.cutter = cutter
         self.position = log.start  # in bytes; the end of the log counts as one more
+        self.limit = sys.maxsize
 
     @property
     def goal(self) -> int:
-        return self.log.ended + self.log.size  # in this order: an ended log does not grow
+        # In this order: an ended log does not grow.
+        return min(self.log.ended + self.log.size, max(self.limit, self.position))
 
     def advance(self) -> list[str]:
         """The next lines, from no more than a chunk of the log."""
-        goal, size = self.goal, self.log.size
+        goal, size = self.goal, min(self.log.size, self.limit)
         if self.position < size:
             return self._read(min(CHUNK, size - self.position))
         if self.position < goal:

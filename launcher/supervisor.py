@@ -17,11 +17,14 @@ from launcher.cluster import Host
 from launcher.events import EventLog
 from launcher.logs import ProcessLog
 from launcher.plan import Plan
+from launcher.redact import redact_json, redact_text
 from launcher.run import Run, write_aside
 from launcher.screen import Screen
 from launcher.verdict import Failure, Verdict
 
 STOP_GRACE = 3.0
+# As much as an agent sends of what a process wrote last.
+TAIL_LENGTH = 8 << 10
 TICK = 0.5
 WIND_UP_PATIENCE = 6.0
 FIRST_HINT_AFTER = 10.0
@@ -50,7 +53,7 @@ class State:
     joining: set[int] = field(default_factory=set)
     joined: set[int] = field(default_factory=set)
     exits: dict[int, int] = field(default_factory=dict)
-    crashes: dict[int, dict[str, Any]] = field(default_factory=dict)
+    crashes: dict[int, tuple[float, dict[str, Any]]] = field(default_factory=dict)
     failures: list[Failure] = field(default_factory=list)
     lost: list[Verdict] = field(default_factory=list)
     nursery_death: Verdict | None = None
@@ -60,6 +63,12 @@ class State:
     @property
     def everyone_ended(self) -> bool:
         return len(self.exits) == self.num_processes
+
+    @property
+    def cause_is_leaving(self) -> bool:
+        """A process has raised an exception of its own and runs its exit handlers, for which it has some seconds."""
+        leaving = [crash for process_id, (_, crash) in self.crashes.items() if process_id not in self.exits]
+        return any(not crash["lost_peer"] for crash in leaving)
 
 
 @dataclass(frozen=True)
@@ -82,7 +91,7 @@ def decide(state: State, now: float) -> Decision:
     if state.nursery_death is not None:
         return Decision("end", state.nursery_death)
     culprit = verdicts.find_culprit(state.failures, now, state.everyone_ended)
-    if culprit is not None and not (culprit.lost_a_peer and state.lost):
+    if culprit is not None and not (culprit.lost_a_peer and (state.lost or state.cause_is_leaving)):
         return Decision("end", blame(culprit, state))
     if state.lost:
         return Decision("end", state.lost[0])
@@ -119,7 +128,7 @@ class Supervisor:
         self.logs: dict[int, ProcessLog] = {}
         hosts = tuple(host.address for host in plan.cluster.hosts)
         self.state = State(hosts, len(plan.processes), f"{run.logs}/")
-        self.asked_to_stop = False
+        self.asked_to_stop = self.stopping = False
         self.gone: set[int] = set()
         self.began = self.hinted = time.monotonic()
 
@@ -237,8 +246,7 @@ class Supervisor:
         state = self.state
         match event:
             case wire.Output():
-                self.logs[event.process_id].write(event.data)
-                self.screen.wake()
+                self._note_output(event)
                 self.channels[host].handled_output()
             case wire.Hello():
                 self._greet(host, event)
@@ -257,7 +265,7 @@ class Supervisor:
             case wire.Drained():
                 self.logs[event.process_id].close()
                 self.screen.wake()
-            case wire.Stacks():
+            case wire.Stacks() if event.process_id not in state.crashes:
                 write_aside(self.run_folder.stacks_of(event.process_id), event.data)
             case wire.Fact():
                 self._note_fact(host, event)
@@ -265,23 +273,36 @@ class Supervisor:
                 self.gone.add(host)
                 self.events.add("host left", host=state.hosts[host], survivors=event.survivors)
 
+    def _note_output(self, event: wire.Output) -> None:
+        log = self.logs[event.process_id]
+        was_fine = log.error is None
+        log.write(event.data)
+        self.screen.wake()
+        if was_fine and log.error is not None:
+            self.screen.note(f"launch: {log.path} cannot be written any more: {log.error.strerror}; the run goes on")
+            self.events.add("log lost", process_id=event.process_id, why=str(log.error))
+
     def _note_exit(self, host: int, event: wire.Exited) -> None:
         state = self.state
         if event.process_id in state.exits:
             return
         state.exits[event.process_id] = event.code
         self.events.add("process exited", process_id=event.process_id, host=state.hosts[host], code=event.code)
-        if event.code != 0:
-            tail = event.data.decode("utf-8", "replace")
-            crash = state.crashes.get(event.process_id)
-            failure = Failure(event.process_id, state.hosts[host], event.code, time.monotonic(), tail, crash)
+        is_our_doing = self.stopping and event.code == -signal.SIGKILL
+        if event.code != 0 and not is_our_doing:
+            tail = redact_text(last_whole_lines(event.data), self.secrets.values())
+            at, crash = state.crashes.get(event.process_id, (time.monotonic(), None))
+            failure = Failure(event.process_id, state.hosts[host], event.code, at, tail, crash)
             state.failures.append(failure)
 
     def _note_fact(self, host: int, fact: wire.Fact) -> None:
         state, address = self.state, self.state.hosts[host]
         match fact.name, fact.process_id:
             case "crash", int(process_id):
-                state.crashes[process_id] = fact.detail
+                crash = redact_json(fact.detail, self.secrets.values())
+                state.crashes[process_id] = time.monotonic(), crash
+                if crash["lost_peer"]:
+                    write_aside(self.run_folder.stacks_of(process_id), crash["traceback"].encode())
             case "joining", int(process_id):
                 state.joining.add(process_id)
             case "joined", int(process_id):
@@ -324,6 +345,10 @@ class Supervisor:
         failed = verdict.outcome in ("failed", "host lost")
         culprit = next((f for f in self.state.failures if f.process_id == verdict.process_id), None)
         interrupts = len(self.state.interrupts)
+        for process_id, log in self.logs.items():
+            if culprit is not None and process_id != culprit.process_id:
+                self.screen.mute(log)  # from here on the others would only complain of a lost peer
+        self.stopping = True
         for channel in self._living():
             channel.send(wire.Stop(stacks=failed))
         deadline = time.monotonic() + WIND_UP_PATIENCE
@@ -345,6 +370,12 @@ class Supervisor:
         for log in self.logs.values():
             log.close()
         self.screen.wake()
+
+
+def last_whole_lines(tail: bytes) -> str:
+    """Without the first line of a full tail: it may begin in the middle of a secret."""
+    whole = tail.partition(b"\n")[2] if len(tail) >= TAIL_LENGTH else tail
+    return whole.decode("utf-8", "replace")
 
 
 def default_python(transport: str) -> str:

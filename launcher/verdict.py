@@ -13,22 +13,13 @@ from launcher.errors import EXIT_HOST_LOST, EXIT_USAGE
 LAST_LINES = 12
 # How long a process that looks like a victim waits for somebody to look like the cause.
 PATIENCE_FOR_A_CAUSE = 2.0
-# What jax, gloo and the coordination service say when another process went away.
-LOST_PEER = re.compile(
-    r"connection (reset|closed|refused) by (remote )?peer|connection refused|socket closed|broken pipe"
-    r"|gloo .*(connect|read|write|recv|send|timed? ?out|pair)|\[external/gloo"
-    r"|heartbeat|coordination service|coordination agent|preemption|shutdown barrier|barrier (timed|failed)"
-    r"|another task|task .* (failed|is unhealthy|disconnected)|peer .*(gone|lost)|distributed service detected",
-    re.IGNORECASE,
-)
-# The only exceptions and signals such a loss comes as; a ValueError about a heartbeat is the user's own.
-VICTIM_ERRORS = re.compile(r"XlaRuntimeError|JaxRuntimeError|^RuntimeError$")
-VICTIM_CODES = (-signal.SIGABRT, -signal.SIGTERM, -signal.SIGSEGV)
+# How jax's native code ends a process that lost another: these words in its last lines, and an abort.
+ABORTED = re.compile(r"coordination (service|agent)|distributed service detected|heartbeat|gloo", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class Failure:
-    """One process that did not end well. `code` is negative for a signal; `at` is when the launcher heard of it."""
+    """One process that did not end well: `code` is negative for a signal, `at` is when trouble was first heard of."""
 
     process_id: int
     host: str
@@ -40,8 +31,8 @@ class Failure:
     @property
     def lost_a_peer(self) -> bool:
         if self.crash is not None:
-            return bool(VICTIM_ERRORS.search(self.crash["type"]) and LOST_PEER.search(self.crash["message"]))
-        return self.code in VICTIM_CODES and bool(LOST_PEER.search(self.tail))
+            return bool(self.crash["lost_peer"])
+        return self.code == -signal.SIGABRT and bool(ABORTED.search(self.tail))
 
     def resembles(self, other: Failure) -> bool:
         if self.crash is None or other.crash is None:
@@ -63,13 +54,13 @@ class Verdict:
         return "\n".join([self.message, *("  " + line for line in self.detail)])
 
 
-def find_culprit(failures: Sequence[Failure], now: float, everyone_ended: bool) -> Failure | None:
-    """The first failure that is not a lost peer; failing that, after some patience, the first failure of all."""
+def find_culprit(failures: Sequence[Failure], now: float, final: bool) -> Failure | None:
+    """The first failure that is not a lost peer; else the first of all, when it is final or patience is over."""
     ordered = sorted(failures, key=lambda failure: failure.at)
     for failure in ordered:
         if not failure.lost_a_peer:
             return failure
-    if ordered and (everyone_ended or now - ordered[0].at >= PATIENCE_FOR_A_CAUSE):
+    if ordered and (final or now - ordered[0].at >= PATIENCE_FOR_A_CAUSE):
         return ordered[0]
     return None
 

@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 
 REPO = Path(__file__).parent.parent
-LAUNCH = [sys.executable, "-c", "from launcher.cli import main; main()"]
+# As the installed command does, without the current folder on the path.
+LAUNCH = [sys.executable, "-P", "-c", "from launcher.cli import main; main()"]
 
 
 class LiveRun:

@@ -81,6 +81,15 @@ def test_killed_guardian_leaves_no_process(stubborn: Stubborn) -> None:
     assert stubborn.run.wait() == 69
 
 
+def test_killed_agent_and_guardian_leave_no_process(stubborn: Stubborn) -> None:
+    """Nobody is left on the host to clean up; the launcher does it, for all that carries the run's mark."""
+    os.kill(stubborn.agent, signal.SIGSTOP)
+    kill(stubborn.guardian)
+    kill(stubborn.agent)
+    await_true(lambda: not processes_of(stubborn.run.id), 5, "everything gone")
+    assert stubborn.run.wait() == 69
+
+
 def test_killed_worker_leaves_no_process_and_is_named(stubborn: Stubborn) -> None:
     kill(stubborn.workers[1])
     stubborn.assert_gone()

@@ -9,8 +9,9 @@ import os
 import runpy
 import sys
 import threading
+import time
 from importlib.machinery import SourceFileLoader
-from types import ModuleType
+from types import ModuleType, TracebackType
 from typing import NoReturn
 
 from worker.crash import crash_record
@@ -19,23 +20,24 @@ from worker.identity import DUMP_SIGNAL, STACKS_FILE
 from worker.report import send_fact
 
 EXIT_HANDLERS_PATIENCE = 5.0
+LOST_PEER_PATIENCE = 3.0
+OWN_FRAMES = (__file__, "<frozen runpy>", "<frozen importlib._bootstrap>", "<frozen importlib._bootstrap_external>")
 
 
 def run(argv: list[str]) -> None:
-    """`argv` is `SCRIPT.py ARGS…` or `-m MODULE ARGS…`. Returns only after success."""
+    """`argv` is `SCRIPT.py ARGS…` or `-m MODULE ARGS…`. Returns, or raises SystemExit, only after success."""
     _introduce()
     prepare_jax()
     try:
         _execute(argv)
     except SystemExit as stop:
         if code := _exit_code(stop):
-            _leave_failed(stop, code)
+            _fail(stop, code)
         raise
+    except KeyboardInterrupt as error:
+        _fail(error, 130)
     except BaseException as error:
-        error.__traceback__ = _without_own_frames(error)
-        send_fact("crash", must_arrive=True, **crash_record(error))
-        sys.excepthook(type(error), error, error.__traceback__)
-        _leave(130 if isinstance(error, KeyboardInterrupt) else 1)
+        _fail(error, 1)
 
 
 def _introduce() -> None:
@@ -70,17 +72,22 @@ def _exit_code(stop: SystemExit) -> int:
     return 1
 
 
-def _leave_failed(stop: SystemExit, code: int) -> NoReturn:
-    if isinstance(stop.code, str):
-        print(stop.code, file=sys.stderr)
-    stop.__traceback__ = _without_own_frames(stop)
-    send_fact("crash", must_arrive=True, **crash_record(stop))
+def _fail(error: BaseException, code: int) -> NoReturn:
+    error.__traceback__ = _without_own_frames(error.__traceback__)
+    record = crash_record(error)
+    send_fact("crash", must_arrive=True, **record)
+    if record["lost_peer"]:
+        # The cause is elsewhere, and the launcher about to end this process: a traceback here would only hide it.
+        time.sleep(LOST_PEER_PATIENCE)
+    if not isinstance(error, SystemExit):
+        sys.excepthook(type(error), error, error.__traceback__)
+    elif isinstance(error.code, str):
+        print(error.code, file=sys.stderr)
     _leave(code)
 
 
-def _without_own_frames(error: BaseException):  # type: ignore[no-untyped-def]
-    trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_code.co_filename in (__file__, runpy.__file__, "<frozen runpy>"):
+def _without_own_frames(trace: TracebackType | None) -> TracebackType | None:
+    while trace is not None and trace.tb_frame.f_code.co_filename in OWN_FRAMES:
         trace = trace.tb_next
     return trace
 

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import os
+import re
 import sysconfig
 import traceback
 from types import TracebackType
 
 LONGEST_MESSAGE = 2000
 LONGEST_TRACEBACK = 24_000
+# What XLA raises when another process went away: a status, then words like "Gloo AllGather failed:
+# [external/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:6540". The type varies.
+LOST_PEER = re.compile(
+    r"(UNKNOWN|INTERNAL|UNAVAILABLE|DEADLINE_EXCEEDED|ABORTED|CANCELLED|FAILED_PRECONDITION): .*"
+    r"(gloo|connection (reset|closed|refused)|socket closed|broken pipe|heartbeat|coordination (service|agent)"
+    r"|shutdown barrier|barrier (timed|failed)|another task)",
+    re.IGNORECASE | re.DOTALL,
+)
 LIBRARIES = tuple(os.path.join(path, "") for path in {*sysconfig.get_paths().values()})
 
 
@@ -19,6 +28,7 @@ def crash_record(error: BaseException) -> dict[str, object]:
         "message": str(error)[:LONGEST_MESSAGE],
         "place": _place(error.__traceback__),
         "traceback": text[-LONGEST_TRACEBACK:],
+        "lost_peer": LOST_PEER.match(str(error)) is not None,
     }
 
 

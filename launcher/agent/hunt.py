@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from typing import Dict, List, Set
+from typing import Dict, Iterable, List, Set
 
 # <run id>.<host number>: several agents of one run may share a machine, and each cleans up after itself alone
 MARK = "HOSTMESH_AGENT"
@@ -16,8 +16,7 @@ def kill_all(mark: str, spare: Set[int], patience: float = 4.0) -> List[int]:
     """Kill until a look around finds nobody but `spare`; returns the pids that would not die."""
     deadline = time.monotonic() + patience
     while victims := find_all(mark, os.getpid()) - spare:
-        for pid in victims:
-            _kill(pid)
+        _kill(victims)
         _reap()
         if time.monotonic() > deadline:
             return sorted(victims)
@@ -25,11 +24,18 @@ def kill_all(mark: str, spare: Set[int], patience: float = 4.0) -> List[int]:
     return []
 
 
+def kill_marked(mark: str, patience: float = 2.0) -> None:
+    """For somebody who is not above them: kill whoever carries the mark, and leave the reaping to others."""
+    deadline = time.monotonic() + patience
+    while (victims := _marked(_parents(), mark)) and time.monotonic() < deadline:
+        _kill(victims)
+        time.sleep(PAUSE)
+
+
 def find_all(mark: str, root: int) -> Set[int]:
     """Living processes that descend from `root` or carry the mark; never the caller."""
     parents = _parents()
-    carriers = {pid for pid in parents if _carries(pid, mark)}
-    return (_below(root, parents) | carriers) - {os.getpid()}
+    return (_below(root, parents) | _marked(parents, mark)) - {os.getpid()}
 
 
 def _parents() -> Dict[int, int]:
@@ -51,8 +57,9 @@ def _below(root: int, parents: Dict[int, int]) -> Set[int]:
     return found
 
 
-def _carries(pid: int, mark: str) -> bool:
-    return f"{MARK}={mark}".encode() in _read(f"/proc/{pid}/environ").split(b"\0")
+def _marked(pids: Iterable[int], mark: str) -> Set[int]:
+    entry = f"{MARK}={mark}".encode()
+    return {pid for pid in pids if entry in _read(f"/proc/{pid}/environ").split(b"\0")}
 
 
 def _read(path: str) -> bytes:
@@ -63,11 +70,12 @@ def _read(path: str) -> bytes:
         return b""
 
 
-def _kill(pid: int) -> None:
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        pass
+def _kill(pids: Iterable[int]) -> None:
+    for pid in pids:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            pass
 
 
 def _reap() -> None:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 
+from launcher.agent.hunt import MARK, kill_marked
 from launcher.bundle import BOOTSTRAP
 from launcher.cluster import Host
 
@@ -19,6 +20,7 @@ class LocalStream:
     """The guardian's process: it ends when nothing of this agent's is left."""
 
     def __init__(self, host: Host, python: str | None, env: dict[str, str]) -> None:
+        self._mark = env[MARK]
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("HOSTMESH_")}
         self._process = subprocess.Popen(
             [python or sys.executable, "-I", "-S", "-c", BOOTSTRAP],
@@ -46,7 +48,7 @@ class LocalStream:
         self._process.stdin.flush()
 
     def close(self) -> None:
-        """Returns when the guardian has cleaned up; one that does not react is ended, and its agent with it."""
+        """Returns when the guardian has cleaned up; one that does not react is ended, and cleaned up after."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.close()
@@ -56,6 +58,7 @@ class LocalStream:
             self._process.send_signal(number)
             try:
                 self._process.wait(CLOSE_PATIENCE)
-                return
+                break
             except subprocess.TimeoutExpired:
                 continue
+        kill_marked(self._mark)

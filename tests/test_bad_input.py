@@ -1,0 +1,160 @@
+"""Bad input: a clear message, exit code 2, nothing started, and never a traceback."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import LAUNCH, clean_env
+
+Launch = Callable[..., subprocess.CompletedProcess[str]]
+Script = Callable[..., str]
+
+
+def cluster(text: str) -> str:
+    return f"transport: local\nrun: {{script: script.py}}\n{text}\n"
+
+
+BAD_FILES = {
+    "YAML syntax": ("hosts: [a", "cluster.yaml:4: not valid YAML"),
+    "unknown key": ("hosts: [a]\nprocesses_pr_host: 2", "cluster.yaml:4: unknown key 'processes_pr_host'; nearest is"),
+    "wrong type": (
+        "hosts: [a]\nprocesses_per_host: two",
+        "cluster.yaml:4: processes_per_host: found 'two' (text), wanted",
+    ),
+    "no hosts": ("hosts: []", "cluster.yaml:3: hosts: found an empty list, wanted"),
+    "missing hosts": ("", "cluster.yaml:1: missing key 'hosts'"),
+    "duplicate host": ("hosts: ['a[0-1]', a1]", "cluster.yaml:3: hosts[1]: host a1 is already on line 3"),
+    "0 processes": ("hosts: [a]\nprocesses_per_host: 0", "cluster.yaml:4: processes_per_host: found 0, wanted"),
+    "0 processes on a host": (
+        "hosts: [{address: a, processes: 0}]",
+        "cluster.yaml:3: hosts[0].processes: found 0, wanted",
+    ),
+    "port": (
+        "hosts: [{address: a, port: 70000}]",
+        "cluster.yaml:3: hosts[0].port: found 70000, wanted a port from 1 to",
+    ),
+    "python": ("hosts: [a]\npython: /no/such/python", "a: python: found no executable /no/such/python"),
+    "python of one host": ("hosts: [a, {address: b, python: nonesuch}]", "b: python: found no executable nonesuch"),
+    "workdir": ("hosts: [a]\nworkdir: /no/such", "found no script script.py in /no/such"),
+}
+
+
+@pytest.mark.parametrize("problem", BAD_FILES)
+def test_a_bad_cluster_file(launch: Launch, script: Script, tmp_path: Path, problem: str) -> None:
+    text, said = BAD_FILES[problem]
+    script("open('started', 'w')")
+    (tmp_path / "cluster.yaml").write_text(cluster(text))
+    done = launch("--hosts", "cluster.yaml")
+    assert done.returncode == 2
+    assert said in done.stderr + done.stdout
+    assert "Traceback" not in done.stderr + done.stdout
+    assert not (tmp_path / "started").exists()
+
+
+def test_every_host_without_its_python_is_named(launch: Launch, script: Script, tmp_path: Path) -> None:
+    script("pass")
+    (tmp_path / "cluster.yaml").write_text(cluster("hosts: [a, b, c]\npython: /no/such/python"))
+    done = launch("--hosts", "cluster.yaml")
+    assert [f"{host}: python: found no executable /no/such/python" in done.stdout for host in "abc"] == [True] * 3
+
+
+BAD_COMMANDS = {
+    "nothing": ([], "wanted --hosts FILE or --local N"),
+    "no such file": (["--hosts", "nowhere.yaml"], "nowhere.yaml: no such file or directory"),
+    "both": (["--hosts", "x.yaml", "--local", "2", "script.py"], "found both --hosts and --local"),
+    "no script": (["--local", "2", "nowhere.py"], "found no script nowhere.py in"),
+    "a folder": (["--local", "2", "folder.py"], "found no script folder.py in"),
+    "not Python": (["--local", "2", "script.sh"], "wanted a Python script; for anything else write --"),
+    "nothing to run": (["--local", "2"], "nothing to run"),
+    "0 processes": (["--local", "0", "script.py"], "found 0, wanted a whole number of at least 1"),
+    "too many": (["--local", "999999", "script.py"], "--local: found 999999, wanted from 1 to"),
+    "a word": (["--local", "two", "script.py"], "found two, wanted a whole number"),
+    "0 devices": (["--local", "2", "--devices", "0", "script.py"], "found 0, wanted a whole number of at least 1"),
+    "unknown option": (["--lokal", "2", "script.py"], "--lokal"),
+    "no value": (["--local"], "expected one argument"),
+    "no module": (["--local", "2", "-m"], "found nothing after -m"),
+    "no command": (["--local", "2", "--"], "found nothing after --"),
+    "runs is a file": (
+        ["--runs", "script.py", "--local", "2", "script.py"],
+        "--runs: found script.py, where no folder",
+    ),
+    "runs nowhere": (["--runs", "/proc/nowhere", "--local", "2", "script.py"], "--runs: found /proc/nowhere, where no"),
+}
+
+
+@pytest.mark.parametrize("problem", BAD_COMMANDS)
+def test_a_bad_command_line(launch: Launch, script: Script, tmp_path: Path, problem: str) -> None:
+    args, said = BAD_COMMANDS[problem]
+    script("open('started', 'w')")
+    script("true", "script.sh")
+    (tmp_path / "folder.py").mkdir()
+    done = launch(*args)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert all(line.startswith("launch: ") for line in done.stderr.splitlines())
+    assert not (tmp_path / "started").exists()
+
+
+def test_a_read_only_runs_folder(script: Script, tmp_path: Path) -> None:
+    """As somebody who is not root: root may write anywhere."""
+    runs = tmp_path / "runs"
+    runs.mkdir()
+    runs.chmod(0o555)
+    name = script("open('started', 'w')")
+    become_somebody = "os.setuid(65534)" if os.getuid() == 0 else "pass"
+    code = (
+        "import os, sys\nimport launcher.cli as cli, launcher.launch, launcher.plan, launcher.program\n"
+        f"cli.build_parser()\n{become_somebody}\nsys.exit(cli.launch(sys.argv[1:]))\n"
+    )
+    for folder in [tmp_path, *tmp_path.parents][:-2]:
+        folder.chmod(folder.stat().st_mode | 0o055)
+    command = [sys.executable, "-P", "-c", code, "--runs", str(runs), "--local", "2", str(tmp_path / name)]
+    done = subprocess.run(command, cwd="/", env=clean_env(), capture_output=True, text=True, timeout=30)
+    assert done.returncode == 2, done.stderr
+    assert "where no folder can be made (Permission denied)" in done.stderr
+    assert not (tmp_path / "started").exists()
+
+
+@pytest.mark.parametrize("name", ["worker.py", "launcher/__init__.py", "worker/__init__.py", "launcher.py"])
+def test_a_users_module_that_would_hide_ours(launch: Launch, script: Script, name: str) -> None:
+    script("pass", name)
+    for what in ([script("pass")], ["-m", "script"]):
+        done = launch("--local", "2", *what)
+        assert done.returncode == 2
+        assert f"{name} would hide hostmesh's own package" in done.stderr
+
+
+def test_a_module_on_the_python_path_that_hides_ours(launch: Launch, script: Script, tmp_path: Path) -> None:
+    script("pass", "lib/worker.py")
+    path = os.pathsep.join([str(tmp_path / "lib"), clean_env()["PYTHONPATH"]])
+    done = launch("--local", "2", script("pass"), env={"PYTHONPATH": path})
+    assert done.returncode == 2 and "would hide hostmesh's own package 'worker'" in done.stderr
+
+
+def test_odd_names_are_just_names(launch: Launch, script: Script) -> None:
+    name = script("import sys; print('ARGS', sys.argv[1:])", "a'; echo foo/tr ain\n.py")
+    done = launch("--local", "1", name, "$(touch x)", "", "é")
+    assert done.returncode == 0, done.stdout
+    assert "ARGS ['$(touch x)', '', 'é']" in done.stdout
+
+
+def test_help_teaches_and_is_quick() -> None:
+    env = clean_env()
+    done = subprocess.run([*LAUNCH, "--help"], env=env, capture_output=True, text=True, check=True)
+    for word in (
+        "--hosts",
+        "--local",
+        "--devices",
+        "--cold",
+        "--dry-run",
+        "--json",
+        "--runs",
+        "examples:",
+        "exit code",
+    ):
+        assert word in done.stdout

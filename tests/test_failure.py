@@ -1,0 +1,130 @@
+"""Promise 3: one failure, one verdict, with the culprit named and the victims only counted."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Callable
+
+import pytest
+from conftest import LiveRun, await_true, processes_of
+
+Launch = Callable[..., subprocess.CompletedProcess[str]]
+Start = Callable[..., LiveRun]
+Script = Callable[..., str]
+
+TRAIN = """
+import jax, os, signal, sys, time
+from jax.experimental import multihost_utils
+jax.distributed.initialize()
+multihost_utils.sync_global_devices("up")
+print("up", flush=True)
+def step(k):
+    if k == 20 and jax.process_index() == 2:
+        {fault}
+    multihost_utils.sync_global_devices(str(k))
+for k in range({steps}):
+    step(k)
+"""
+
+
+def train(fault: str = "pass", steps: int = 10**9) -> str:
+    return TRAIN.format(fault=fault, steps=steps)
+
+
+@pytest.mark.parametrize("how", [[], ["--cold"]], ids=["warm", "cold"])
+def test_an_exception_in_one_process_is_the_verdict(start: Start, script: Script, how: list[str]) -> None:
+    run = start("--local", "4", *how, script(train("raise ValueError('checkpoint is newer than the data')")))
+    assert run.wait() == 1
+    result = run.result
+    assert result["process_id"] == 2 and result["host"] == "localhost" and result["victims"] == 3
+    assert result["message"] == "the run failed: process 2 on localhost exited with 1"
+    assert result["detail"][:2] == ["ValueError: checkpoint is newer than the data", "  script.py:9 in step"]
+    assert "3 other processes were stopped." in result["detail"]
+    assert not processes_of(run.id)
+
+
+def test_a_killed_process_is_the_verdict_and_not_its_peers(start: Start, script: Script) -> None:
+    run = start("--local", "4", script(train()))
+    pid = run.await_event("process started", process_id=1)["pid"]
+    await_true(lambda: run.stderr.count("up\n") == 4, 30, "all processes in the loop")
+    os.kill(pid, signal.SIGKILL)
+    assert run.wait() == 137
+    assert run.result["process_id"] == 1 and run.result["victims"] == 3
+    assert "was killed by signal 9 (SIGKILL)" in run.result["message"]
+
+
+def test_victims_leave_their_stacks_and_no_wall_of_tracebacks(start: Start, script: Script) -> None:
+    run = start("--local", "4", script(train("os._exit(5)")))
+    assert run.wait() == 5
+    for process_id in (0, 1, 3):
+        stack = (run.run_folder / "stacks" / f"process-{process_id:03d}.txt").read_text()
+        assert "sync_global_devices" in stack and "script.py" in stack, stack
+    assert "Traceback" not in run.stderr
+
+
+@pytest.mark.parametrize("how", [[], ["--cold"]], ids=["warm", "cold"])
+def test_a_stuck_process_leaves_its_stack(start: Start, script: Script, how: list[str]) -> None:
+    text = (
+        "import os, time\ndef stuck_here():\n    open('stuck', 'w').close()\n    time.sleep(1000)\n"
+        "if os.environ['HOSTMESH_PROCESS_ID'] == '0': stuck_here()\n"
+        "while not os.path.exists('stuck'): time.sleep(0.01)\nos._exit(3)\n"
+    )
+    run = start("--local", "2", *how, script(text))
+    assert run.wait() == 3
+    assert 'script.py", line 4 in stuck_here' in (run.run_folder / "stacks" / "process-000.txt").read_text()
+
+
+def test_the_same_mistake_everywhere_is_told_once(launch: Launch, script: Script) -> None:
+    done = launch("--local", "4", script("import jax\njax.distributed.initialize()\nraise RuntimeError('no data')\n"))
+    assert done.returncode == 1
+    assert re.search(r"the run failed: process \d on localhost exited with 1", done.stdout)
+    told = done.stdout[done.stdout.index("launch: the run failed") :]
+    assert told.count("RuntimeError: no data") == 1
+    assert "failed in the same way" in told or "were stopped" in told
+
+
+def test_a_failure_before_joining_does_not_hang_the_others(start: Start, script: Script) -> None:
+    text = "import os, jax\nif os.environ['HOSTMESH_PROCESS_ID'] == '0': raise OSError('no data here')\n"
+    run = start("--local", "2", script(text + "jax.distributed.initialize()\n"))
+    assert run.wait(timeout=30) == 1
+    assert run.result["process_id"] == 0 and "OSError: no data here" in run.result["detail"][0]
+
+
+def test_a_segmentation_fault_shows_where(launch: Launch, script: Script) -> None:
+    done = launch("--local", "2", "--cold", script("import ctypes\ndef poke():\n    ctypes.string_at(0)\npoke()\n"))
+    assert done.returncode == 128 + signal.SIGSEGV
+    assert "was killed by signal 11 (SIGSEGV)" in done.stdout
+    told = done.stdout[done.stdout.index("launch: the run failed") :]
+    assert 'script.py", line 3 in poke' in told
+
+
+def test_a_failed_command_shows_its_last_lines(launch: Launch) -> None:
+    done = launch("--local", "2", "--", "sh", "-c", "echo one; echo the reason >&2; exit 4")
+    assert done.returncode == 4
+    told = done.stdout[done.stdout.index("launch: the run failed") :]
+    assert "  the reason\n" in told and "exited with 4" in told
+
+
+@pytest.mark.parametrize("how", [[], ["--cold"]], ids=["warm", "cold"])
+def test_exit_handlers_of_a_failed_process_run_but_not_for_ever(start: Start, script: Script, how: list[str]) -> None:
+    text = (
+        "import atexit, threading, time\natexit.register(lambda: time.sleep(1000))\n"
+        "atexit.register(lambda: print('flushed'))\nthreading.Thread(target=time.sleep, args=(1000,)).start()\n1/0\n"
+    )
+    run = start("--local", "2", *how, script(text))
+    assert run.wait(timeout=30) == 1
+    assert any(b"flushed" in run.log(k) for k in range(2))
+    assert "ZeroDivisionError" in run.result["detail"][0]
+
+
+def test_an_agent_that_cannot_start_is_explained(launch: Launch, script: Script, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    (tmp_path / "c.yaml").write_text(
+        "transport: local\nhosts: [here]\nagent_python: /bin/ls\nrun: {script: script.py}\n"
+    )
+    script("pass")
+    done = launch("--hosts", "c.yaml")
+    assert done.returncode == 69
+    assert "here lost its agent" in done.stdout and "ls: " in done.stdout

@@ -1,0 +1,174 @@
+"""Each process's bytes reach its file unchanged, nobody waits for a reader, and memory stays bounded."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import LAUNCH, LiveRun, await_true, clean_env
+
+Launch = Callable[..., subprocess.CompletedProcess[str]]
+Start = Callable[..., LiveRun]
+Script = Callable[..., str]
+
+SECRET = "s3cr3t-v@lue-0123456789"
+CLUSTER = """
+transport: local
+hosts: [here]
+processes_per_host: 2
+secrets: [API_KEY]
+run: {script: script.py, args: [--steps, "3"]}
+"""
+
+
+def test_bytes_reach_the_file_unchanged(start: Start, script: Script) -> None:
+    name = script(
+        "import os, random\nrandom.seed(int(os.environ['HOSTMESH_PROCESS_ID']))\n"
+        "for _ in range(300): os.write(1 + random.getrandbits(1), random.randbytes(random.randrange(2000)))\n"
+    )
+    run = start("--local", "2", "--cold", name)
+    assert run.wait() == 0
+    for process_id in range(2):
+        wanted = subprocess.run(
+            [sys.executable, name],
+            cwd=run.folder,
+            env=clean_env({"HOSTMESH_PROCESS_ID": str(process_id)}),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        ).stdout
+        assert run.log(process_id) == wanted
+
+
+def test_the_terminal_shows_whole_prefixed_lines(launch: Launch, script: Script) -> None:
+    name = script(
+        "import sys, os, time\nw = lambda b: (os.write(1, b), time.sleep(0.02))\n"
+        "w(b'one'); w(b' two\\n'); w(b'bad \\xff\\xc3'); w(b'\\xa9\\n')\n"
+        "for k in range(50): os.write(2, b'\\r%3d%%' % k)\n"
+        "w(b'\\r100%\\n'); w(b'\\x1b[2Jclean\\x1b]0;title\\x07\\n'); w(b'half')\n"
+    )
+    done = launch("--local", "2", "--cold", name)
+    for process_id in range(2):
+        prefix = f"[{process_id} localhost] "
+        lines = [line.removeprefix(prefix) for line in done.stdout.splitlines() if line.startswith(prefix)]
+        assert lines == ["one two", "bad \ufffdé", "100%", "clean", "half"]
+
+
+def test_secrets_appear_nowhere(start: Start, script: Script, tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text(CLUSTER)
+    script(
+        "import os, sys, time, glob\nkey = os.environ['API_KEY']\n"
+        "for cut in range(len(key) + 1):\n"
+        "    os.write(1, b'[' + key[:cut].encode()); time.sleep(0.04); os.write(1, key[cut:].encode() + b']\\n')\n"
+        "seen = [open(p, 'rb').read() for p in glob.glob('/proc/[0-9]*/cmdline')]\n"
+        "assert not any(key.encode() in argv for argv in seen)\n"
+        "time.sleep(0.5 * int(os.environ['HOSTMESH_PROCESS_ID']))\n"
+        "raise ValueError('the key is ' + key)\n"
+    )
+    run = start("--hosts", "c.yaml", env={"API_KEY": SECRET})
+    assert run.wait() == 1
+    assert run.log(0).count(b"[redacted]") >= len(SECRET) + 1
+    assert run.result["detail"][0] == "ValueError: the key is [redacted]"
+    shown = [run.stderr, json.dumps(run.seen), *(p.read_text() for p in run.run_folder.rglob("*") if p.is_file())]
+    assert not [text for text in shown if SECRET in text]
+
+
+def test_the_plan_shows_no_secret(launch: Launch, script: Script, tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text(CLUSTER + f"env: {{COPY: '{SECRET}'}}\n")
+    script("pass")
+    for form in ([], ["--json"]):
+        done = launch("--hosts", "c.yaml", "--dry-run", *form, env={"API_KEY": SECRET})
+        assert done.returncode == 0 and "API_KEY" in done.stdout and SECRET not in done.stdout
+
+
+def test_a_missing_secret_is_a_clear_error(launch: Launch, script: Script, tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text(CLUSTER)
+    script("pass")
+    done = launch("--hosts", "c.yaml")
+    assert done.returncode == 2 and "API_KEY" in done.stderr and "not set" in done.stderr
+
+
+def test_a_launcher_whose_output_nobody_reads_holds_no_worker_up(script: Script, tmp_path: Path) -> None:
+    name = script("import sys\nfor k in range(200_000): print('line', k)\nopen('done', 'w').close()\n")
+    launcher = subprocess.Popen(
+        [*LAUNCH, "--local", "1", name], cwd=tmp_path, env=clean_env(), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    await_true(lambda: (tmp_path / "done").exists(), 20, "the worker to finish")
+    log = next((tmp_path / "runs").iterdir()) / "logs" / "process-000.log"
+    await_true(lambda: log.read_bytes().endswith(b"line 199999\n"), 20, "the log to be whole")
+    out, _ = launcher.communicate(timeout=60)
+    assert launcher.returncode == 0
+    assert out.count(b"\n") == 200_001
+
+
+def test_a_closed_output_does_not_end_the_run(script: Script, tmp_path: Path) -> None:
+    name = script("import time\nfor k in range(30): print('line', k); time.sleep(0.02)\nopen('done', 'w').close()\n")
+    launcher = subprocess.Popen(
+        [*LAUNCH, "--local", "1", name], cwd=tmp_path, env=clean_env(), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert launcher.stdout is not None and launcher.stderr is not None
+    launcher.stdout.readline()
+    launcher.stdout.close()
+    assert launcher.wait(30) == 0
+    assert (tmp_path / "done").exists()
+    assert b"Traceback" not in launcher.stderr.read()
+    launcher.stderr.close()
+
+
+def memory(pid: int) -> int:
+    return int(re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())[1]) // 1024  # type: ignore[index]
+
+
+FLOOD = """
+import os, time
+if os.environ["HOSTMESH_PROCESS_ID"] == "0":
+    while not os.path.exists("go"): time.sleep(0.01)
+    block = (b"x" * 99 + b"\\n") * 10_000
+    for _ in range({megabytes}): os.write(1, block)
+    open("flooded", "w").close()
+else:
+    while not os.path.exists("flooded-and-shown"):
+        print("tick", time.time(), flush=True)
+        time.sleep(0.05)
+"""
+
+
+@pytest.mark.timeout(300)
+def test_a_flood_is_passed_through_in_bounded_memory_and_delays_nobody(start: Start, script: Script) -> None:
+    megabytes = int(os.environ.get("FLOOD_MEGABYTES", "1000"))
+    run = start("--local", "2", "--cold", script(FLOOD.format(megabytes=megabytes)))
+    agent = run.await_event("host connected")["agent_pid"]
+    await_true(lambda: "tick" in run.stderr[:10_000], 20, "the first tick")
+    pids = {"launcher": run.launcher.pid, "agent": agent}
+    before = {name: memory(pid) for name, pid in pids.items()}
+    growth = dict.fromkeys(pids, 0)
+    logs = [run.run_folder / "logs" / f"process-{k:03d}.log" for k in range(2)]
+    (run.folder / "go").touch()
+    lag = 0.0
+    while logs[0].stat().st_size < megabytes * 1_000_000:
+        for name, pid in pids.items():
+            growth[name] = max(growth[name], memory(pid) - before[name])
+        lag = max(lag, time.time() - last_tick(logs[1]))
+        time.sleep(0.02)
+    (run.folder / "flooded-and-shown").touch()
+    assert run.wait(timeout=200) == 0
+    assert growth["launcher"] < 64 and growth["agent"] < 64, growth
+    assert lag < 1.0
+    print(f"{growth=} MB, {lag=:.2f} s")
+
+
+def last_tick(log: Path) -> float:
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - 200))
+        return float(re.findall(rb"tick ([\d.]+)\n", file.read())[-1])
+
+
+def test_colour_is_for_terminals_only(launch: Launch, script: Script) -> None:
+    done = launch("--local", "1", script("print('\\x1b[31mred\\x1b[0m')"))
+    assert "\x1b" not in done.stdout and "red" in done.stdout

@@ -1,0 +1,67 @@
+"""Who may import whom, and what nobody may: the rules that keep the two halves apart and the start light."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from conftest import LAUNCH, REPO, clean_env
+
+LAUNCHER = sorted((REPO / "launcher").rglob("*.py"))
+WORKER = sorted((REPO / "worker").rglob("*.py"))
+SHIPPED = [REPO / "launcher/wire.py", REPO / "worker/identity.py", *sorted((REPO / "launcher/agent").glob("*.py"))]
+
+
+def imports(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return found
+
+
+@pytest.mark.parametrize("path", LAUNCHER, ids=lambda p: str(p.relative_to(REPO)))
+def test_the_launcher_imports_nothing_of_the_worker_but_identity(path: Path) -> None:
+    assert not {name for name in imports(path) if name.startswith("worker") and not name.startswith("worker.identity")}
+
+
+@pytest.mark.parametrize("path", WORKER, ids=lambda p: str(p.relative_to(REPO)))
+def test_the_worker_imports_nothing_of_the_launcher(path: Path) -> None:
+    assert not {name for name in imports(path) if name.partition(".")[0] == "launcher"}
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda p: str(p.relative_to(REPO)))
+def test_what_is_shipped_needs_only_the_standard_library(path: Path) -> None:
+    tops = {name.partition(".")[0] for name in imports(path)} - {"launcher", "worker"}
+    assert tops <= sys.stdlib_module_names
+
+
+def test_what_is_shipped_parses_on_python_3_9() -> None:
+    for path in SHIPPED:
+        ast.parse(path.read_text(), feature_version=(3, 9))
+
+
+@pytest.mark.parametrize("module", ["launcher.cli", "launcher.launch", "worker", "worker.boot", "worker.distributed"])
+def test_importing_does_not_import_jax(module: str) -> None:
+    check = f"import sys, {module}; assert not {{'jax', 'jaxlib', 'numpy', 'yaml', 'fabric'}} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", check], env=clean_env(), check=True)
+
+
+def test_help_takes_less_than_a_third_of_a_second() -> None:
+    times = []
+    for _ in range(5):
+        began = time.monotonic()
+        subprocess.run([*LAUNCH, "--help"], env=clean_env(), stdout=subprocess.DEVNULL, check=True)
+        times.append(time.monotonic() - began)
+    assert min(times) < 0.3, times
+
+
+@pytest.mark.parametrize("path", [*LAUNCHER, *WORKER], ids=lambda p: str(p.relative_to(REPO)))
+def test_every_module_opens_with_its_duty(path: Path) -> None:
+    assert (ast.get_docstring(ast.parse(path.read_text())) or "").strip()
