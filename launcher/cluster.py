@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
-import difflib
 import itertools
 import math
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal
 
-from launcher.errors import ClusterError, UsageError
+from launcher.errors import UsageError
+from launcher.yaml_values import (
+    TEXT,
+    WHOLE,
+    Check,
+    Problems,
+    Value,
+    compose,
+    read_text,
+    scalar,
+    seconds,
+    sequence,
+    whole_number,
+)
 
 TRANSPORTS = ("local", "ssh", "docker", "slurm", "kubernetes")
 MOST_HOSTS = 10_000
 MOST_PROCESSES = 1024
 MOST_DEVICES = 64
-MOST_BYTES = 1 << 20
-MOST_PROBLEMS = 1000  # aliases let a small file repeat one mistake without end
 
 
 @dataclass(frozen=True)
@@ -78,8 +88,8 @@ def local_cluster(processes: int) -> Cluster:
 
 def read_cluster(path: str | os.PathLike[str]) -> Cluster:
     """Raises one ClusterError that holds every problem of the file."""
-    problems = _Problems(os.fspath(path))
-    top = _Value(_compose(_read_text(problems.path), problems), "", problems)
+    problems = Problems(os.fspath(path))
+    top = Value(compose(read_text(problems.path), problems), "", problems)
     values = {"name": Path(path).stem, "transport": "ssh", "env": {}, **top.read(_CLUSTER, required="hosts")}
     entries = values.pop("hosts", [])
     shared = {"processes": values.pop("processes_per_host", 1), "python": values.pop("python", None)}
@@ -96,211 +106,21 @@ def _environment(transport: str, env: Mapping[str, str]) -> Mapping[str, str]:
     return MappingProxyType({**default, **env})
 
 
-class _Problems:
-    def __init__(self, path: str) -> None:
-        self.path = path
-        self.found: list[tuple[int, str]] = []
-
-    def add(self, line: int, text: str) -> None:
-        self.found.append((line, text))
-        if len(self.found) == MOST_PROBLEMS:
-            self.stop(line, f"found {MOST_PROBLEMS} problems and read no further")
-
-    def stop(self, line: int, text: str) -> NoReturn:
-        self.found.append((line, text))
-        raise self.error() from None
-
-    def error(self) -> ClusterError:
-        in_order = sorted(self.found, key=lambda problem: problem[0])
-        return ClusterError([f"{self.path}:{line}: {text}" for line, text in in_order])
-
-
-def _read_text(path: str) -> str:
-    try:
-        with open(path, "rb") as file:
-            data = file.read(MOST_BYTES + 1)
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise ClusterError([f"{path}: {reason}; wanted a cluster YAML file"]) from None
-    if len(data) > MOST_BYTES:
-        raise ClusterError([f"{path}: found more than {MOST_BYTES} bytes, wanted a cluster YAML file"])
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise ClusterError([f"{path}:{line}: found bytes that are no UTF-8, wanted UTF-8 text"]) from None
-
-
-def _compose(text: str, problems: _Problems) -> Any:
-    """Nodes, not objects: they know their lines, obey no tags, and share what an alias would copy."""
-    import yaml  # here, because `--local` needs no YAML and starts sooner without it
-
-    try:
-        loader = yaml.SafeLoader(text)
-        node = loader.get_single_node()
-        return node or problems.stop(1, "found an empty file, wanted a mapping with 'hosts'")
-    except yaml.reader.ReaderError as error:
-        problems.stop(text.count("\n", 0, error.position) + 1, f"not valid YAML: {error.reason}")
-    except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line if error.problem_mark else loader.line
-        problems.stop(line + 1, f"not valid YAML: {', '.join(filter(None, (error.context, error.problem)))}")
-    except RecursionError:
-        problems.stop(loader.line + 1, "found lists or mappings nested too deeply to be read")
-    except (ValueError, OverflowError) as error:  # the parser passes "\UFFFFFFFF" on to chr()
-        problems.stop(loader.line + 1, f"not valid YAML: {error}")
-
-
-_TEXT, _WHOLE, _NUMBER, _NOTHING = "text", "a whole number", "a number", "nothing"
-_KINDS = {
-    "str": _TEXT,
-    "int": _WHOLE,
-    "float": _NUMBER,
-    "null": _NOTHING,
-    "bool": "a boolean",
-    "timestamp": "a date",
-}
-
-
-@dataclass(frozen=True)
-class _Value:
-    """A YAML node, the name of its place such as hosts[1].port, and where its problems go."""
-
-    node: Any
-    where: str
-    problems: _Problems
-
-    @property
-    def line(self) -> int:
-        return int(self.node.start_mark.line) + 1
-
-    @property
-    def kind(self) -> str:
-        if self.node.id != "scalar":
-            return {"sequence": "a list", "mapping": "a mapping"}[self.node.id]
-        tag = self.node.tag.removeprefix("tag:yaml.org,2002:")
-        return _KINDS.get(tag, f"tagged {_show(tag)}")
-
-    @property
-    def shown(self) -> str:
-        if self.node.id != "scalar" or self.kind == _NOTHING:
-            return self.kind
-        return f"'{_show(self.node.value)}'" if self.kind == _TEXT else _show(self.node.value)
-
-    def fail(self, text: str) -> None:
-        self.problems.add(self.line, f"{self.where}: {text}".removeprefix(": "))
-
-    def reject(self, wanted: str, found: str | None = None) -> None:
-        self.fail(f"found {found or self.shown}, wanted {wanted}")
-
-    def is_a(self, kinds: tuple[str, ...], wanted: str) -> bool:
-        if self.kind not in kinds:
-            self.reject(wanted, self.shown if self.shown == self.kind else f"{self.shown} ({self.kind})")
-        return self.kind in kinds
-
-    def item(self, index: int) -> _Value:
-        return _Value(self.node.value[index], f"{self.where}[{index}]", self.problems)
-
-    def pairs(self) -> Iterator[tuple[_Value, _Value]]:
-        for key, node in self.node.value:
-            name = _show(key.value) if key.id == "scalar" else "?"
-            where = f"{self.where}.{name}".removeprefix(".")
-            yield _Value(key, self.where, self.problems), _Value(node, where, self.problems)
-
-    def under(self, name: str) -> _Value:
-        return next(value for key, value in self.pairs() if key.node.value == name)
-
-    def entries(self, wanted: str) -> Iterator[tuple[str, _Value, _Value]]:
-        """Name, key and value of each pair whose key is new and text."""
-        lines: dict[str, int] = {}
-        for key, value in self.pairs() if self.is_a(("a mapping",), wanted) else ():
-            name = key.node.value
-            if key.node.tag == "tag:yaml.org,2002:merge":
-                key.fail("merge keys ('<<') are not supported; write the keys out")
-            elif key.is_a((_TEXT,), "text as a key; put it in quotes"):
-                if name in lines:
-                    key.fail(f"duplicate key {key.shown}; it is already on line {lines[name]}")
-                else:
-                    yield name, key, value
-                lines.setdefault(name, key.line)
-
-    def read(self, schema: Mapping[str, Check], required: str = "") -> dict[str, Any]:
-        values = {}
-        for name, key, value in self.entries(f"a mapping with keys from {', '.join(schema)}"):
-            if name in schema:
-                values[name] = schema[name](value)
-            else:
-                near = difflib.get_close_matches(name[:60], schema, n=1)
-                hint = f"nearest is '{near[0]}'" if near else f"valid keys are {', '.join(schema)}"
-                key.fail(f"unknown key {key.shown}; {hint}")
-        if required and required not in values and self.kind == "a mapping":
-            self.fail(f"missing key '{required}'")
-        return values
-
-
-def _show(text: str) -> str:
-    return repr(text if len(text) <= 60 else text[:57] + "...")[1:-1]
-
-
-# A check gives the value, or None once it has noted a problem.
-Check = Callable[[_Value], Any]
-
-
-def _scalar(
-    kinds: tuple[str, ...],
-    pattern: str,
-    wanted: str,
-    convert: Callable[[str], Any] = str,
-    test: Callable[[Any], bool] = lambda _: True,
-) -> Check:
-    def check(value: _Value) -> Any:
-        if not value.is_a(kinds, wanted):
-            return None
-        if re.fullmatch(pattern, value.node.value) and test(convert(value.node.value)):
-            return convert(value.node.value)
-        value.reject(wanted)
-        return None
-
-    return check
-
-
-def _whole(low: int, high: float, wanted: str) -> Check:
-    # YAML also reads 0x16, 022 (eighteen) and 1:30 (ninety); nobody means those here.
-    return _scalar((_WHOLE,), "0|[1-9][0-9]{0,17}", wanted, int, lambda number: low <= number <= high)
-
-
-def _seconds(test: Callable[[float], bool], wanted: str) -> Check:
-    return _scalar((_WHOLE, _NUMBER), r"(0|[1-9][0-9]{0,14})(\.[0-9]*)?", wanted, float, test)
-
-
-def _list(item: Check, wanted: str, least: int = 0, most: int = MOST_HOSTS) -> Check:
-    def check(value: _Value) -> tuple[Any, ...] | None:
-        if not value.is_a(("a list",), wanted):
-            return None
-        length = len(value.node.value)
-        if not least <= length <= most:
-            value.reject(f"{wanted}: {least} to {most} of them", f"{length or 'an empty list'}")
-            return None
-        found = tuple(item(value.item(index)) for index in range(length))
-        return None if None in found else found
-
-    return check
-
-
 # Neither NUL nor half a surrogate pair can be handed to a process.
-_any_text = _scalar((_TEXT,), "[^\0\ud800-\udfff]*", "text without NUL characters")
-_line = _scalar((_TEXT,), "[^\0\ud800-\udfff\r\n]+", "text on one line")
-_path = _scalar((_TEXT,), "(?!-)[^\0\ud800-\udfff\r\n]+", "a path on one line that does not begin with '-'")
-_word = _scalar((_TEXT, _WHOLE), "[^\0\ud800-\udfff]*", "text in quotes (without NUL) or a whole number")
-_module = _scalar((_TEXT,), r"[^\W\d]\w*(\.[^\W\d]\w*)*", "a dotted name such as package.module")
-_variable = _scalar(
-    (_TEXT,),
+_any_text = scalar((TEXT,), "[^\0\ud800-\udfff]*", "text without NUL characters")
+_line = scalar((TEXT,), "[^\0\ud800-\udfff\r\n]+", "text on one line")
+_path = scalar((TEXT,), "(?!-)[^\0\ud800-\udfff\r\n]+", "a path on one line that does not begin with '-'")
+_word = scalar((TEXT, WHOLE), "[^\0\ud800-\udfff]*", "text in quotes (without NUL) or a whole number")
+_module = scalar((TEXT,), r"[^\W\d]\w*(\.[^\W\d]\w*)*", "a dotted name such as package.module")
+_variable = scalar(
+    (TEXT,),
     "(?!HOSTMESH_)[A-Za-z_][A-Za-z0-9_]*",
     "a name of letters, digits and _ that begins with neither a digit nor the reserved HOSTMESH_",
 )
-_processes = _whole(1, MOST_PROCESSES, f"from 1 to {MOST_PROCESSES} processes")
+_processes = whole_number(1, MOST_PROCESSES, f"from 1 to {MOST_PROCESSES} processes")
 # ssh would take a leading dash for an option, an @ for a user and a lone colon for a port.
-_address = _scalar(
-    (_TEXT,),
+_address = scalar(
+    (TEXT,),
     r"(?!-)(?![^:]*:[^:]*$)(?=.{1,255}$)([A-Za-z0-9_.:%-]|\[[^][]*\])+",
     "a host name or address such as gpu-7 or gpu-[0-7]; user and port have keys of their own",
 )
@@ -310,7 +130,7 @@ _address = _scalar(
 Choices = list[tuple[range, str]]
 
 
-def _names(value: _Value) -> list[Choices] | None:
+def _names(value: Value) -> list[Choices] | None:
     """The parts of an address, in a form that can be counted before it is spelt out."""
     text = _address(value)
     if text is None:
@@ -346,12 +166,12 @@ def _spell(parts: list[Choices]) -> list[str]:
     return ["".join(pieces) for pieces in itertools.product(*spelt)]
 
 
-Entry = tuple[_Value, dict[str, Any]]
+Entry = tuple[Value, dict[str, Any]]
 
 
-def _hosts(value: _Value) -> list[Entry]:
+def _hosts(value: Value) -> list[Entry]:
     """Each host's own settings beside the entry that names it."""
-    read = _list(_host, "a list of hosts", least=1)(value) or ()
+    read = sequence(_host, "a list of hosts", least=1)(value) or ()
     named = [(entry, settings) for entry, settings in read if settings.get("address")]
     total = sum(_count(settings["address"]) for _, settings in named)
     if total > MOST_HOSTS:
@@ -360,14 +180,14 @@ def _hosts(value: _Value) -> list[Entry]:
     return [(entry, each) for entry, settings in named for each in _spell_out(entry, settings)]
 
 
-def _host(value: _Value) -> Entry:
-    if value.kind == _TEXT:
+def _host(value: Value) -> Entry:
+    if value.kind == TEXT:
         return value, {"address": _names(value)}
     known = value.is_a(("a mapping",), "an address or a mapping with an address")
     return value, value.read(_HOST, required="address") if known else {}
 
 
-def _spell_out(entry: _Value, settings: dict[str, Any]) -> list[dict[str, Any]]:
+def _spell_out(entry: Value, settings: dict[str, Any]) -> list[dict[str, Any]]:
     addresses, inner = _spell(settings["address"]), settings.get("internal_address")
     if not inner:
         return [{**settings, "address": address} for address in addresses]
@@ -379,15 +199,15 @@ def _spell_out(entry: _Value, settings: dict[str, Any]) -> list[dict[str, Any]]:
     return [{**settings, "address": address, "internal_address": other} for address, other in pairs]
 
 
-def _devices(value: _Value) -> Any:
+def _devices(value: Value) -> Any:
     wanted = "auto or a list with one list of device ids for each process"
-    if value.kind == _TEXT:
-        return _scalar((_TEXT,), "auto", wanted)(value)
-    device = _whole(0, 1 << 16, "a device id, 0 or more")
-    return _list(_list(device, "device ids", 1, MOST_DEVICES), wanted, 1, MOST_PROCESSES)(value)
+    if value.kind == TEXT:
+        return scalar((TEXT,), "auto", wanted)(value)
+    device = whole_number(0, 1 << 16, "a device id, 0 or more")
+    return sequence(sequence(device, "device ids", 1, MOST_DEVICES), wanted, 1, MOST_PROCESSES)(value)
 
 
-def _env(value: _Value) -> dict[str, Any]:
+def _env(value: Value) -> dict[str, Any]:
     found = {}
     for name, key, text in value.entries("a mapping of names to text"):
         _variable(key)
@@ -395,12 +215,12 @@ def _env(value: _Value) -> dict[str, Any]:
     return found
 
 
-def _sync(value: _Value) -> Sync:
-    settings = value.read({"from": _path, "exclude": _list(_line, "a list of patterns")})
+def _sync(value: Value) -> Sync:
+    settings = value.read({"from": _path, "exclude": sequence(_line, "a list of patterns")})
     return Sync(settings.get("from", "."), settings.get("exclude", ()))
 
 
-def _run(value: _Value) -> Job:
+def _run(value: Value) -> Job:
     settings = value.read(_JOB)
     kinds = [key for key in settings if key != "args"]
     if value.kind == "a mapping" and len(kinds) != 1:
@@ -411,8 +231,8 @@ def _run(value: _Value) -> Job:
 _HOST: dict[str, Check] = {
     "address": _names,
     "internal_address": _names,
-    "user": _scalar((_TEXT,), r"(?!-)[A-Za-z0-9_.@+\\-]+", "a user name"),
-    "port": _whole(1, 65535, "a port from 1 to 65535"),
+    "user": scalar((TEXT,), r"(?!-)[A-Za-z0-9_.@+\\-]+", "a user name"),
+    "port": whole_number(1, 65535, "a port from 1 to 65535"),
     "processes": _processes,
     "python": _path,
 }
@@ -420,13 +240,13 @@ _HOST: dict[str, Check] = {
 _JOB: dict[str, Check] = {
     "script": _path,
     "module": _module,
-    "command": _list(_any_text, "a program and its arguments", least=1),
-    "args": _list(_word, "a list of arguments"),
+    "command": sequence(_any_text, "a program and its arguments", least=1),
+    "args": sequence(_word, "a list of arguments"),
 }
 
 _CLUSTER: dict[str, Check] = {
     "name": _line,
-    "transport": _scalar((_TEXT,), "|".join(TRANSPORTS), f"one of {', '.join(TRANSPORTS)}"),
+    "transport": scalar((TEXT,), "|".join(TRANSPORTS), f"one of {', '.join(TRANSPORTS)}"),
     "hosts": _hosts,
     "processes_per_host": _processes,
     "local_devices": _devices,
@@ -434,13 +254,13 @@ _CLUSTER: dict[str, Check] = {
     "agent_python": _path,
     "workdir": _path,
     "sync": _sync,
-    "setup": _list(_line, "a list of commands"),
+    "setup": sequence(_line, "a list of commands"),
     "env": _env,
-    "secrets": _list(_variable, "a list of environment names"),
-    "preload": _list(_module, "a list of modules"),
-    "lease": _seconds(lambda seconds: seconds >= 1, "1 second or more"),
-    "restarts": _whole(0, math.inf, "a whole number, 0 or more"),
-    "hang_timeout": _seconds(lambda seconds: seconds > 0, "more than 0 seconds"),
+    "secrets": sequence(_variable, "a list of environment names"),
+    "preload": sequence(_module, "a list of modules"),
+    "lease": seconds(lambda seconds: seconds >= 1, "1 second or more"),
+    "restarts": whole_number(0, math.inf, "a whole number, 0 or more"),
+    "hang_timeout": seconds(lambda seconds: seconds > 0, "more than 0 seconds"),
     "run": _run,
 }
 
@@ -454,7 +274,7 @@ def _check_duplicates(entries: list[Entry]) -> None:
         lines.setdefault(host, entry.line)
 
 
-def _check_together(top: _Value, values: dict[str, Any], hosts: tuple[Host, ...]) -> None:
+def _check_together(top: Value, values: dict[str, Any], hosts: tuple[Host, ...]) -> None:
     if values["transport"] == "local" and "sync" in values:
         top.under("sync").fail("local processes run in place; remove sync")
     for index, name in enumerate(values.get("secrets") or ()):
@@ -466,7 +286,7 @@ def _check_together(top: _Value, values: dict[str, Any], hosts: tuple[Host, ...]
         _check_devices(top.under("local_devices"), values["local_devices"], hosts)
 
 
-def _check_tpu(platforms: _Value, hosts: tuple[Host, ...]) -> None:
+def _check_tpu(platforms: Value, hosts: tuple[Host, ...]) -> None:
     crowded = next((host for host in hosts if (host.processes or 1) > 1), None)
     if crowded:
         reason = "several need the TPU_* bounds variables, which are not supported yet"
@@ -474,7 +294,7 @@ def _check_tpu(platforms: _Value, hosts: tuple[Host, ...]) -> None:
         platforms.reject(f"one process on a TPU host: {reason}", found)
 
 
-def _check_devices(value: _Value, devices: tuple[tuple[int, ...], ...], hosts: tuple[Host, ...]) -> None:
+def _check_devices(value: Value, devices: tuple[tuple[int, ...], ...], hosts: tuple[Host, ...]) -> None:
     unequal = next((host for host in hosts if host.processes not in (None, len(devices))), None)
     if unequal:
         wanted = f"{unequal.processes}: one for each process on {unequal.address}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 import time
 from pathlib import Path
 from typing import Any
@@ -53,7 +52,7 @@ class Run:
 
 def new_run_id() -> str:
     """`1116-k7m2xq`: the day for people, the rest so that no two runs on a host share an id."""
-    return time.strftime("%m%d-") + "".join(secrets.choice(ALPHABET) for _ in range(6))
+    return time.strftime("%m%d-") + "".join(ALPHABET[byte % len(ALPHABET)] for byte in os.urandom(6))
 
 
 def write_aside(path: Path, data: bytes) -> None:

@@ -259,7 +259,7 @@ class Supervisor:
             case wire.Reserved():
                 state.port = event.port
             case wire.Started():
-                self.events.add("process started", **vars(event), host=state.hosts[host])
+                self.events.add("process started", **event._asdict(), host=state.hosts[host])
             case wire.Exited():
                 self._note_exit(host, event)
             case wire.Drained():

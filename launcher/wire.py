@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import json
 import struct
-from dataclasses import dataclass, field
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 MAGIC = b"\x00hostmesh-agent-1\n"
 LENGTHS = struct.Struct(">II")
@@ -21,11 +20,10 @@ class WireError(Exception):
     """The other end does not speak the agent protocol."""
 
 
-# Commands, launcher to agent.
+# Commands, launcher to agent. Named tuples and not dataclasses: making 18 of those takes 15 ms, at each end of a start.
 
 
-@dataclass(frozen=True)
-class Prepare:
+class Prepare(NamedTuple):
     """Check what the workers need and, when warm, start the nursery; answered by Ready or Refused."""
 
     python: str
@@ -36,28 +34,24 @@ class Prepare:
     lease: float
 
 
-@dataclass(frozen=True)
-class Reserve:
+class Reserve(NamedTuple):
     """Hold a port for the coordinator on this address; answered by Reserved or Refused."""
 
     address: str
 
 
-@dataclass(frozen=True)
-class Spawn:
+class Spawn(NamedTuple):
     process_id: int
     env: Dict[str, str]
     argv: List[str]
     is_python: bool
 
 
-@dataclass(frozen=True)
-class Signal:
+class Signal(NamedTuple):
     number: int
 
 
-@dataclass(frozen=True)
-class Stop:
+class Stop(NamedTuple):
     """Take the stacks of every process that can give them, if asked to; kill everything, send the rest, say Bye."""
 
     stacks: bool
@@ -66,43 +60,36 @@ class Stop:
 # Events, agent to launcher.
 
 
-@dataclass(frozen=True)
-class Hello:
+class Hello(NamedTuple):
     pid: int
     guardian_pid: int
     python: str
 
 
-@dataclass(frozen=True)
-class Ready:
+class Ready(NamedTuple):
     python: str
 
 
-@dataclass(frozen=True)
-class Refused:
+class Refused(NamedTuple):
     problem: str
 
 
-@dataclass(frozen=True)
-class Reserved:
+class Reserved(NamedTuple):
     port: int
 
 
-@dataclass(frozen=True)
-class Started:
+class Started(NamedTuple):
     process_id: int
     pid: int
     warm: bool
 
 
-@dataclass(frozen=True)
-class Output:
+class Output(NamedTuple):
     process_id: int
     data: bytes = b""
 
 
-@dataclass(frozen=True)
-class Exited:
+class Exited(NamedTuple):
     """`code` is negative for a signal; `data` holds the last bytes the process wrote."""
 
     process_id: int
@@ -110,30 +97,26 @@ class Exited:
     data: bytes = b""
 
 
-@dataclass(frozen=True)
-class Drained:
+class Drained(NamedTuple):
     """All output of an exited process has been sent."""
 
     process_id: int
 
 
-@dataclass(frozen=True)
-class Stacks:
+class Stacks(NamedTuple):
     process_id: int
     data: bytes = b""
 
 
-@dataclass(frozen=True)
-class Fact:
+class Fact(NamedTuple):
     """Something a worker (or, with no process id, the host) says about itself."""
 
     name: str
     process_id: Optional[int] = None
-    detail: Dict[str, Any] = field(default_factory=dict)
+    detail: Dict[str, Any] = {}
 
 
-@dataclass(frozen=True)
-class Bye:
+class Bye(NamedTuple):
     """`survivors` are pids that outlived SIGKILL."""
 
     survivors: List[int]
@@ -142,8 +125,7 @@ class Bye:
 # Both ways.
 
 
-@dataclass(frozen=True)
-class Beat:
+class Beat(NamedTuple):
     pass
 
 
@@ -157,7 +139,7 @@ KINDS: Dict[str, Any] = {
 
 
 def encode(message: Any) -> bytes:
-    fields = dict(vars(message))
+    fields = message._asdict()
     data: bytes = fields.pop("data", b"")
     head = json.dumps([type(message).__name__, fields]).encode()
     return LENGTHS.pack(len(head), len(data)) + head + data

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import atexit
+import socket
 import sys
+import time
 from collections.abc import Callable
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -15,6 +17,7 @@ from worker.report import send_fact
 
 CLUSTERS = "jax._src.clusters"
 DISTRIBUTED = "jax._src.distributed"
+JAX_PATIENCE = 300
 
 
 def join(initialization_timeout: int = 300) -> Identity | None:
@@ -92,13 +95,28 @@ def _announce_joining(distributed: ModuleType) -> None:
     if getattr(initialize, "announces", False):
         return
 
-    def announced(self: Any, *args: Any, **kwargs: Any) -> None:
+    def announced(self: Any, coordinator_address: str | None = None, *args: Any, **kwargs: Any) -> None:
         send_fact("joining")
-        initialize(self, *args, **kwargs)
+        identity = Identity.from_env()
+        if identity is not None and coordinator_address in (None, identity.coordinator_address):
+            _await_coordinator(identity, kwargs.get("initialization_timeout", JAX_PATIENCE))
+        initialize(self, coordinator_address, *args, **kwargs)
         send_fact("joined")
 
     announced.announces = True  # type: ignore[attr-defined]
     state.initialize = announced
+
+
+def _await_coordinator(identity: Identity, patience: float) -> None:
+    """jax waits a full second after one refused connection; a look every few milliseconds finds process 0 sooner."""
+    host, _, port = identity.coordinator_address.rpartition(":")
+    deadline = time.monotonic() + patience
+    while identity.process_id != 0 and time.monotonic() < deadline:
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=1).close()
+            return
+        except OSError:
+            time.sleep(0.005)
 
 
 class _AfterImport(MetaPathFinder):

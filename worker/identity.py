@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from dataclasses import dataclass
-from typing import Dict, Mapping, Optional
+from typing import Dict, Mapping, NamedTuple, Optional
 
 RUN_ID = "HOSTMESH_RUN_ID"
 ATTEMPT = "HOSTMESH_ATTEMPT"
@@ -26,8 +25,7 @@ JAX_COORDINATOR_ADDRESS = "JAX_COORDINATOR_ADDRESS"
 JAX_COORDINATOR_BIND_ADDRESS = "JAX_COORDINATOR_BIND_ADDRESS"
 
 
-@dataclass(frozen=True)
-class Identity:
+class Identity(NamedTuple):
     run_id: str
     attempt: int
     host: str

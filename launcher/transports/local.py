@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from typing import IO
 
 from launcher.agent.hunt import MARK, kill_marked
 from launcher.bundle import BOOTSTRAP
@@ -35,12 +36,10 @@ class LocalStream:
             fcntl.fcntl(self._process.stdout, fcntl.F_SETPIPE_SZ, PIPE_SIZE)
 
     def read(self) -> bytes:
-        assert self._process.stdout is not None
-        return os.read(self._process.stdout.fileno(), PIPE_SIZE)
+        return read_or_close(self._process.stdout)
 
     def read_errors(self) -> bytes:
-        assert self._process.stderr is not None
-        return os.read(self._process.stderr.fileno(), 1 << 16)
+        return read_or_close(self._process.stderr)
 
     def write(self, data: bytes) -> None:
         assert self._process.stdin is not None
@@ -62,3 +61,11 @@ class LocalStream:
             except subprocess.TimeoutExpired:
                 continue
         kill_marked(self._mark)
+
+
+def read_or_close(pipe: IO[bytes] | None) -> bytes:
+    assert pipe is not None
+    data = os.read(pipe.fileno(), PIPE_SIZE)
+    if not data:
+        pipe.close()
+    return data

@@ -1,0 +1,181 @@
+"""A real agent, spoken to directly: what it reserves, refuses and cleans up."""
+
+from __future__ import annotations
+
+import os
+import queue
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+from conftest import await_true, is_alive
+
+from launcher import wire
+from launcher.agent import hunt
+from launcher.bundle import pack
+from launcher.channel import Channel, Ended, Heard
+from launcher.cluster import Host
+from launcher.run import new_run_id
+from launcher.transports.local import LocalStream
+
+Event = TypeVar("Event")
+
+
+class Talk:
+    """A channel to an agent on this machine, and what came back."""
+
+    def __init__(self, python: str | None = None, lease: float = 10.0) -> None:
+        self.inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.mark = f"{new_run_id()}.0"
+        stream = LocalStream(Host("here", 1), python, {hunt.MARK: self.mark})
+        self.channel = Channel(0, stream, pack(), lease, self.inbox)
+
+    def hear(self, kind: type[Event], timeout: float = 20) -> Event:
+        deadline = time.monotonic() + timeout
+        while True:
+            entry = self.inbox.get(timeout=max(0.01, deadline - time.monotonic()))
+            if isinstance(entry, Heard) and isinstance(entry.event, kind):
+                return entry.event
+            if isinstance(entry, kind):
+                return entry
+            assert not isinstance(entry, Ended), entry
+
+    def prepare(self, **changes: Any) -> None:
+        settings = {"python": sys.executable, "workdir": None, "env": {}, "warm": False, "preload": [], "lease": 10.0}
+        self.channel.send(wire.Prepare(**{**settings, **changes}))
+
+
+@pytest.fixture
+def talk() -> Iterator[Callable[..., Talk]]:
+    talks: list[Talk] = []
+
+    def begin(**options: Any) -> Talk:
+        talks.append(Talk(**options))
+        return talks[-1]
+
+    yield begin
+    for one in talks:
+        one.channel.close()
+
+
+def test_a_reserved_port_can_be_bound_by_jax_and_is_given_to_nobody_else(talk: Callable[..., Talk]) -> None:
+    agent = talk()
+    ports = set()
+    for _ in range(20):
+        agent.channel.send(wire.Reserve("127.0.0.1"))
+        ports.add(agent.hear(wire.Reserved).port)
+    assert len(ports) == 20
+    for port in ports:
+        with socket.socket() as plain, pytest.raises(OSError):
+            plain.bind(("127.0.0.1", port))
+        with socket.socket() as server:
+            server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            server.bind(("127.0.0.1", port))
+            server.listen()
+            with socket.create_connection(("127.0.0.1", port), timeout=5):
+                pass
+
+
+def test_an_address_of_another_machine_is_refused(talk: Callable[..., Talk]) -> None:
+    agent = talk()
+    agent.channel.send(wire.Reserve("192.0.2.1"))
+    assert "cannot bind 192.0.2.1" in agent.hear(wire.Refused).problem
+
+
+def test_a_python_or_folder_that_is_not_there_is_refused(talk: Callable[..., Talk]) -> None:
+    agent = talk()
+    agent.prepare(python="~/no/such/python")
+    assert agent.hear(wire.Refused).problem == "python: found no executable ~/no/such/python"
+    agent.prepare(workdir="/no/such/folder")
+    assert agent.hear(wire.Refused).problem == "workdir: found no folder /no/such/folder"
+
+
+def test_a_program_that_cannot_be_executed_is_told_like_a_shell_tells(
+    talk: Callable[..., Talk], tmp_path: Path
+) -> None:
+    agent = talk()
+    agent.prepare()
+    agent.hear(wire.Ready)
+    (tmp_path / "plain").write_text("no program")
+    for process_id, (program, code) in enumerate([("/no/such", 127), (str(tmp_path / "plain"), 126)]):
+        agent.channel.send(wire.Spawn(process_id, {}, [program], False))
+        ended = agent.hear(wire.Exited)
+        assert ended.code == code and b"cannot start" in ended.data
+
+
+def test_an_agent_runs_on_the_oldest_python_hosts_may_have(talk: Callable[..., Talk]) -> None:
+    python = next((p for p in map(Path, oldest_pythons()) if p.exists()), None)
+    if python is None:
+        pytest.skip("no Python 3.9 or 3.10 here")
+    agent = talk(python=str(python))
+    assert agent.hear(wire.Hello).python.startswith(("3.9", "3.10"))
+    agent.prepare()
+    agent.hear(wire.Ready)
+    agent.channel.send(wire.Spawn(0, {}, ["sh", "-c", "echo hi; exit 3"], False))
+    assert agent.hear(wire.Exited).code == 3
+    agent.channel.send(wire.Stop(stacks=True))
+    assert agent.hear(wire.Bye).survivors == []
+
+
+def oldest_pythons() -> list[str]:
+    import shutil
+
+    pyenv = sorted(str(path) for path in Path.home().glob(".pyenv/versions/3.9.*/bin/python3.9"))
+    return [*pyenv, *filter(None, (shutil.which("python3.9"), shutil.which("python3.10")))]
+
+
+def test_an_agent_that_is_not_heard_from_stops(talk: Callable[..., Talk]) -> None:
+    """The stream stays open and nothing comes: only the lease can tell."""
+    agent = talk(lease=1000.0)
+    pid = agent.hear(wire.Hello).pid
+    agent.prepare(lease=1.0)
+    agent.hear(wire.Ready)
+    agent.channel.send(wire.Spawn(0, {}, ["sleep", "1000"], False))
+    worker = agent.hear(wire.Started).pid
+    agent.hear(Ended)
+    await_true(lambda: not is_alive(worker) and not is_alive(pid), 5, "worker and agent gone")
+
+
+def test_noise_before_the_agent_does_no_harm(talk: Callable[..., Talk], tmp_path: Path) -> None:
+    noisy = tmp_path / "python"
+    noisy.write_text(f'#!/bin/sh\necho "Welcome to this host"\nexec {sys.executable} "$@"\n')
+    noisy.chmod(0o755)
+    assert talk(python=str(noisy)).hear(wire.Hello).pid > 0
+
+
+def test_a_worker_that_talks_nonsense_to_its_agent_does_no_harm(talk: Callable[..., Talk]) -> None:
+    agent = talk()
+    agent.prepare()
+    agent.hear(wire.Ready)
+    nonsense = (
+        "import os, socket\ns = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)\n"
+        "for m in (b'', b'x', b'[]', b'{}', b'\\xff', b'{\"process_id\": 99}', b'{\"process_id\": 0}', b'null'):\n"
+        "    s.sendto(m, os.environ['HOSTMESH_FACTS_SOCKET'])\n"
+    )
+    agent.channel.send(wire.Spawn(0, {}, [sys.executable, "-c", nonsense], False))
+    assert agent.hear(wire.Exited).code == 0
+
+
+def test_facts_beyond_what_the_agent_takes_are_dropped_and_counted(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from worker import report
+
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as deaf:
+        deaf.bind(str(tmp_path / "facts"))
+        monkeypatch.setenv("HOSTMESH_FACTS_SOCKET", str(tmp_path / "facts"))
+        monkeypatch.setenv("HOSTMESH_PROCESS_ID", "0")
+        monkeypatch.setattr(report, "dropped_facts", 0)
+        began = time.monotonic()
+        for k in range(2000):
+            report.send_fact("metric", step=k)
+        assert time.monotonic() - began < 2
+        assert report.dropped_facts > 0
+
+
+def test_the_process_id_of_the_caller_is_never_hunted() -> None:
+    assert os.getpid() not in hunt.find_all("no-such-run.0", os.getppid())
