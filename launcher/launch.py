@@ -12,7 +12,7 @@ from launcher.agent.hunt import MARK
 from launcher.bundle import pack
 from launcher.channel import Stream
 from launcher.cluster import Cluster, Host
-from launcher.errors import UsageError
+from launcher.errors import HostmeshError, UsageError
 from launcher.events import EventLog
 from launcher.plan import Plan, plan_json
 from launcher.run import Run
@@ -39,9 +39,12 @@ def launch_plan(plan: Plan, runs: Path, as_json: bool) -> int:
     signal.signal(signal.SIGTSTP, lambda *_: screen.note("launch: a run cannot be suspended; Ctrl-C stops it"))
     began = time.time()
     screen.start()
-    verdict = supervisor.run()
+    try:
+        verdict = supervisor.run()
+        write_result(run, supervisor, verdict, began, time.time() - began)
+    except OSError as error:
+        raise HostmeshError(f"the run ended because {run.folder} cannot be written: {error.strerror}") from None
     seconds = time.time() - began
-    write_result(run, supervisor, verdict, began, seconds)
     screen.note(f"launch: {verdict.text()}" + (f" in {seconds:.1f} s" if verdict.exit_code == 0 else ""))
     while not screen.finish(timeout=0.5):
         if supervisor.asked_again():

@@ -7,7 +7,8 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from launcher import verdict as verdicts
@@ -266,7 +267,7 @@ class Supervisor:
                 self.logs[event.process_id].close()
                 self.screen.wake()
             case wire.Stacks() if event.process_id not in state.crashes:
-                write_aside(self.run_folder.stacks_of(event.process_id), event.data)
+                self._save(self.run_folder.stacks_of(event.process_id), event.data)
             case wire.Fact():
                 self._note_fact(host, event)
             case wire.Bye():
@@ -299,20 +300,26 @@ class Supervisor:
         state, address = self.state, self.state.hosts[host]
         match fact.name, fact.process_id:
             case "crash", int(process_id):
-                crash = redact_json(fact.detail, self.secrets.values())
+                crash = redact_json({**verdicts.NO_CRASH, **fact.detail}, self.secrets.values())
                 state.crashes[process_id] = time.monotonic(), crash
                 if crash["lost_peer"]:
-                    write_aside(self.run_folder.stacks_of(process_id), crash["traceback"].encode())
+                    self._save(self.run_folder.stacks_of(process_id), str(crash["traceback"]).encode())
             case "joining", int(process_id):
                 state.joining.add(process_id)
             case "joined", int(process_id):
                 state.joined.add(process_id)
-            case "nursery_failed", _:
+            case "nursery_failed", None:
                 self.screen.note(f"launch: no warm start on {address}: {fact.detail['problem']}; starting cold")
-            case "nursery_died", _:
+            case "nursery_died", None:
                 count = self.plan.cluster.hosts[host].processes
                 state.nursery_death = verdicts.nursery_died(address, fact.detail["problem"], count, state.logs)
-        self.events.add(fact.name, host=address, process_id=fact.process_id, **fact.detail)
+        self.events.add(fact.name, host=address, process_id=fact.process_id, detail=fact.detail)
+
+    def _save(self, path: Path, data: bytes) -> None:
+        try:
+            write_aside(path, data)
+        except OSError as error:
+            self.screen.note(f"launch: {path} cannot be written: {error.strerror}")
 
     def _hint(self) -> None:
         """Nobody should wonder what a run is waiting for."""
@@ -359,7 +366,7 @@ class Supervisor:
                 break
         if culprit is not None:
             return blame(culprit, self.state)
-        return replace(verdict)
+        return verdict
 
     def _close_all(self) -> None:
         closers = [threading.Thread(target=channel.close, daemon=True) for channel in self.channels.values()]

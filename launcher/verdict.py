@@ -15,6 +15,8 @@ LAST_LINES = 12
 PATIENCE_FOR_A_CAUSE = 2.0
 # How jax's native code ends a process that lost another: these words in its last lines, and an abort.
 ABORTED = re.compile(r"coordination (service|agent)|distributed service detected|heartbeat|gloo", re.IGNORECASE)
+# What a crash record holds, for one that a process made up itself.
+NO_CRASH = {"type": "an exception", "message": "", "place": None, "traceback": "", "lost_peer": False}
 
 
 @dataclass(frozen=True)

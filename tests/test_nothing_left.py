@@ -129,6 +129,16 @@ def test_second_interrupt_stops_at_once(stubborn: Stubborn) -> None:
     assert stubborn.run.wait() == 130
 
 
+def test_an_interrupt_while_jax_is_still_importing_ends_at_once(start: Start, script: Script) -> None:
+    run = start("--local", "2", script("open('started', 'w')"))
+    run.await_event("host ready")
+    run.launcher.send_signal(signal.SIGINT)
+    assert run.wait() == 130
+    assert not processes_of(run.id)
+    assert not (run.folder / "started").exists()
+    assert run.result["seconds"] < 2.5
+
+
 def test_willing_workers_stop_at_the_first_interrupt(start: Start, script: Script) -> None:
     ends = "import signal, sys\nsignal.signal(signal.SIGTERM, lambda *_: (print('saved'), sys.exit(0)))\nprint('up')\n"
     run = start("--local", "2", "--cold", script(ends + "while True: signal.pause()\n"))

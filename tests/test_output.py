@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import resource
 import subprocess
 import sys
 import time
@@ -167,6 +168,20 @@ def last_tick(log: Path) -> float:
     with log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - 200))
         return float(re.findall(rb"tick ([\d.]+)\n", file.read())[-1])
+
+
+def test_a_log_that_cannot_be_written_is_told_and_does_not_end_the_run(start: Start, script: Script) -> None:
+    """A limit on the launcher's files, set when the run is up, stands in for a full disk."""
+    name = script(
+        "import os, time\nwhile not os.path.exists('go'): time.sleep(0.01)\nfor _ in range(9000): print('x' * 99)\n"
+    )
+    run = start("--local", "1", name)
+    run.await_event("process started")
+    resource.prlimit(run.launcher.pid, resource.RLIMIT_FSIZE, (300_000, 300_000))
+    (run.folder / "go").touch()
+    assert run.await_event("log lost")["process_id"] == 0
+    assert run.wait() == 0
+    assert run.log(0) == (b"x" * 99 + b"\n") * 3000
 
 
 def test_colour_is_for_terminals_only(launch: Launch, script: Script) -> None:

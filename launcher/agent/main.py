@@ -173,8 +173,7 @@ class Agent:
         elif isinstance(message, wire.Spawn):
             self._accept(message)
         elif isinstance(message, wire.Signal):
-            for process in self.processes.values():
-                process.signal(message.number)
+            self._signal(message.number)
         elif isinstance(message, wire.Stop):
             self._stop(message.stacks)
 
@@ -243,8 +242,7 @@ class Agent:
 
     def _start_nursery(self) -> None:
         assert self.setting is not None
-        output = os.path.join(self.folder, "output-nursery")
-        env = self._env({})
+        output, env = self._nursery_output(), self._env({})
         try:
             self.nursery = Nursery(
                 self.python, start_file(self.folder), env, self._workdir(), output, self.setting.preload
@@ -253,6 +251,9 @@ class Agent:
             self._send(wire.Fact("nursery_failed", detail={"problem": str(error)}))
             return
         self.selector.register(self.nursery.channel, selectors.EVENT_READ, self._hear_nursery)
+
+    def _nursery_output(self) -> str:
+        return os.path.join(self.folder, "output-nursery")
 
     def _accept(self, order: wire.Spawn) -> None:
         self.waiting.append(order)
@@ -313,7 +314,9 @@ class Agent:
         if self.nursery.channel in self.selector.get_map():
             self.selector.unregister(self.nursery.channel)
         self.nursery.fail(problem)
-        self._send(wire.Fact("nursery_died" if was_ready else "nursery_failed", detail={"problem": problem}))
+        with open(self._nursery_output(), errors="replace") as file:
+            detail = {"problem": problem, "said": file.read()[-LAST_BYTES:]}
+        self._send(wire.Fact("nursery_died" if was_ready else "nursery_failed", detail=detail))
         if not was_ready:
             self._start_waiting()
 
@@ -354,16 +357,20 @@ class Agent:
     def _hear_facts(self) -> None:
         while True:
             try:
-                fact = json.loads(self.facts.recv(1 << 17))
-                process = self.processes[fact["process_id"]]
+                data = self.facts.recv(1 << 17)
             except (BlockingIOError, InterruptedError):
                 return
+            try:
+                self._note_fact(**json.loads(data))
             except (ValueError, KeyError, TypeError):
-                continue
-            if fact["name"] == "hello":
-                process.can_dump = fact["pid"] == process.pid or process.pid is None
-            else:
-                self._send(wire.Fact(fact["name"], process.process_id, fact["detail"]))
+                continue  # any process of the run may write here, in any way it likes
+
+    def _note_fact(self, name: str, process_id: int, pid: int, detail: Dict[str, Any]) -> None:
+        process = self.processes[process_id]
+        if name == "hello":
+            process.can_dump = process.pid in (pid, None)
+        else:
+            self._send(wire.Fact(str(name), process_id, dict(detail)))
 
     def _forward_output(self) -> None:
         """A piece of each process in turn, so that a chatty one holds no other up, until the outbox is full."""
@@ -378,9 +385,21 @@ class Agent:
                     process.drained = True
                     self._send(wire.Drained(process.process_id))
 
+    def _signal(self, number: int) -> None:
+        self._cancel_waiting()
+        for process in self.processes.values():
+            process.signal(number)
+
+    def _cancel_waiting(self) -> None:
+        """What has not started yet, because the nursery is not ready, need not start any more."""
+        for order in self.waiting:
+            self.processes[order.process_id] = Process(order.process_id, self.folder)
+            self._ended(self.processes[order.process_id], -signal.SIGTERM)
+        self.waiting.clear()
+
     def _stop(self, stacks: bool) -> None:
         self.stopping = True
-        self.waiting.clear()
+        self._cancel_waiting()
         for process in self.processes.values():
             if process.pid is None and process.code is None:
                 self._ended(process, -signal.SIGKILL)
