@@ -95,6 +95,7 @@ class Agent:
         self.lease = FIRST_LEASE
         self.heard = self.beaten = time.monotonic()
         self.stacks_until: Optional[float] = None
+        self.behind = False
         self.stopping = False
         self.leave = False
         self.selector = selectors.DefaultSelector()
@@ -132,6 +133,8 @@ class Agent:
             self._keep_time()
 
     def _pause(self) -> float:
+        if self.behind and not self.outbox:
+            return 0.0
         if self.stacks_until is not None:
             return LOOK_FOR_STACKS_EVERY
         busy = any(not process.drained for process in self.processes.values())
@@ -384,6 +387,7 @@ class Agent:
                 if process.code is not None:
                     process.drained = True
                     self._send(wire.Drained(process.process_id))
+        self.behind = bool(left)
 
     def _signal(self, number: int) -> None:
         self._cancel_waiting()
