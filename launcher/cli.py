@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from launcher.cluster import Cluster, Job, local_cluster, read_cluster
-from launcher.errors import HostmeshError, UsageError
+from launcher.errors import EXIT_INTERRUPTED, HostmeshError, UsageError
 
 USAGE = "launch [options] [SCRIPT.py [ARGS…] | -m MODULE [ARGS…] | -- COMMAND…]"
 EPILOG = """examples:
@@ -38,6 +38,8 @@ def launch(argv: list[str]) -> int:
         for line in str(error).splitlines():
             print(f"launch: {line}", file=sys.stderr)
         return error.exit_code
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
 
 
 def parse(argv: list[str]) -> tuple[argparse.Namespace, Job | None]:

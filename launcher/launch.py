@@ -7,21 +7,22 @@ import signal
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from launcher.agent.hunt import MARK
-from launcher.bundle import pack
-from launcher.channel import Stream
-from launcher.cluster import Cluster, Host
+from launcher.cluster import Cluster
 from launcher.errors import HostmeshError, UsageError
-from launcher.events import EventLog
 from launcher.plan import Plan, plan_json
 from launcher.run import Run
-from launcher.screen import Screen, use_colour
-from launcher.supervisor import Supervisor
-from launcher.verdict import Verdict
+from launcher.transports.local import LocalStream
 from worker.identity import RUN_ID
 
-STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+if TYPE_CHECKING:
+    from launcher.supervisor import Supervisor
+    from launcher.verdict import Verdict
+
+# A suspended launcher would fall silent, and its agents end the run: SIGTSTP only gets an answer.
+HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGTSTP)
 
 
 def launch_plan(plan: Plan, runs: Path, as_json: bool) -> int:
@@ -29,14 +30,19 @@ def launch_plan(plan: Plan, runs: Path, as_json: bool) -> int:
     secrets = read_secrets(plan.cluster)
     run = Run.create(runs, tuple(secrets.values()))
     run.write_json(run.plan, {"run": run.id, **plan_json(plan)})
+    streams = open_streams(plan.cluster, run)
+    # After the agents' Pythons have begun to start: they come up while this one imports the rest.
+    from launcher.bundle import pack
+    from launcher.events import EventLog
+    from launcher.screen import Screen, use_colour
+    from launcher.supervisor import Supervisor
+
     out = sys.stderr if as_json else sys.stdout
-    screen = Screen(out, use_colour(out, os.environ))
+    screen = Screen(out, use_colour(out, os.environ), notes=sys.stderr)
     events = EventLog(run, sys.stdout if as_json else None)
-    supervisor = Supervisor(plan, run, connector(plan.cluster, run), pack(), secrets, screen, events)
-    for number in STOPPING:
+    supervisor = Supervisor(plan, run, streams, pack(), secrets, screen, events)
+    for number in HANDLED:
         signal.signal(number, lambda number, _: supervisor.interrupt(number))
-    # A suspended launcher falls silent, and its agents would end the run.
-    signal.signal(signal.SIGTSTP, lambda *_: screen.note("launch: a run cannot be suspended; Ctrl-C stops it"))
     began = time.time()
     screen.start()
     try:
@@ -46,10 +52,9 @@ def launch_plan(plan: Plan, runs: Path, as_json: bool) -> int:
         raise HostmeshError(f"the run ended because {run.folder} cannot be written: {error.strerror}") from None
     seconds = time.time() - began
     screen.note(f"launch: {verdict.text()}" + (f" in {seconds:.1f} s" if verdict.exit_code == 0 else ""))
-    while not screen.finish(timeout=0.5):
+    while not (screen.finish(timeout=0.5) and events.finish(timeout=0.5)):
         if supervisor.asked_again():
-            break
-    events.close()
+            os._exit(verdict.exit_code)  # a thread that waits for a reader would hold up the interpreter's own end
     return verdict.exit_code
 
 
@@ -64,13 +69,9 @@ def read_secrets(cluster: Cluster) -> dict[str, str]:
     return {name: os.environ[name] for name in cluster.secrets}
 
 
-def connector(cluster: Cluster, run: Run):  # type: ignore[no-untyped-def]
-    from launcher.transports.local import LocalStream
-
-    def connect(number: int, host: Host) -> Stream:
-        return LocalStream(host, cluster.agent_python, {RUN_ID: run.id, MARK: f"{run.id}.{number}"})
-
-    return connect
+def open_streams(cluster: Cluster, run: Run) -> list[LocalStream]:
+    marks = [{RUN_ID: run.id, MARK: f"{run.id}.{number}"} for number in range(len(cluster.hosts))]
+    return [LocalStream(cluster.agent_python, mark) for mark in marks]
 
 
 def write_result(run: Run, supervisor: Supervisor, verdict: Verdict, began: float, seconds: float) -> None:

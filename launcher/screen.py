@@ -150,8 +150,10 @@ def _cut_point(data: bytes, at: int) -> int:
 class Screen:
     """Follows the logs in a thread, at the terminal's own pace: a stalled terminal stalls nobody else."""
 
-    def __init__(self, out: TextIO, colour: bool) -> None:
+    def __init__(self, out: TextIO, colour: bool, notes: TextIO | None = None) -> None:
+        """The launcher's own lines go to `notes`, if it is another stream: they are no output of the program."""
         self._write = _writer(out)
+        self._write_notes = _writer(notes or out)
         self._colour = colour
         self._tails: list[_Tail] = []
         self._notes: deque[_Note] = deque()
@@ -222,20 +224,20 @@ class Screen:
             if size >= CHUNK:
                 self._write("".join(batch))
                 batch, size = [], 0
-        batch += self._ripe_notes(width)
         if any(batch):
             self._write("".join(batch))
+        self._show_ripe_notes(width)
 
-    def _ripe_notes(self, width: int) -> list[str]:
-        ripe = []
+    def _show_ripe_notes(self, width: int) -> None:
         while self._notes and not self._finished and self._notes[0].is_ripe():
             text = self._notes.popleft().text
-            if text is None:
-                self._finished = True
-                ripe += [self._prefix(tail, width, tail.cutter.flush()) for tail in self._tails]
-            else:
-                ripe.append(f"{text}\n")
-        return ripe
+            if text is not None:
+                self._write_notes(f"{text}\n")
+                continue
+            self._finished = True
+            rest = "".join(self._prefix(tail, width, tail.cutter.flush()) for tail in self._tails)
+            if rest:
+                self._write(rest)
 
     def _prefix(self, tail: _Tail, width: int, lines: list[str]) -> str:
         if not lines:

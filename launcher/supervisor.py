@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import queue
 import signal
+import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,6 @@ from typing import Any
 from launcher import verdict as verdicts
 from launcher import wire
 from launcher.channel import Channel, Ended, Heard, Stream
-from launcher.cluster import Host
 from launcher.events import EventLog
 from launcher.logs import ProcessLog
 from launcher.plan import Plan
@@ -29,8 +29,6 @@ TAIL_LENGTH = 8 << 10
 TICK = 0.5
 WIND_UP_PATIENCE = 6.0
 FIRST_HINT_AFTER = 10.0
-
-Connect = Callable[[int, Host], Stream]
 
 
 @dataclass(frozen=True)
@@ -99,7 +97,7 @@ def decide(state: State, now: float) -> Decision:
     if state.refused and len(state.answered) == len(state.hosts):
         return Decision("end", verdicts.refused(state.refused))
     if state.everyone_ended:
-        return Decision("end", Verdict("succeeded", 0, f"all {state.num_processes} processes succeeded"))
+        return Decision("end", verdicts.succeeded(state.num_processes))
     if not state.spawned and not state.refused and state.port and len(state.answered) == len(state.hosts):
         return SPAWN
     return WAIT
@@ -116,14 +114,14 @@ class Supervisor:
         self,
         plan: Plan,
         run: Run,
-        connect: Connect,
+        streams: Sequence[Stream],
         package: bytes,
         secrets: dict[str, str],
         screen: Screen,
         events: EventLog,
     ) -> None:
         self.plan, self.run_folder, self.screen, self.events = plan, run, screen, events
-        self.connect, self.package, self.secrets = connect, package, secrets
+        self.streams, self.package, self.secrets = streams, package, secrets
         self.inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.channels: dict[int, Channel] = {}
         self.logs: dict[int, ProcessLog] = {}
@@ -157,10 +155,8 @@ class Supervisor:
     # Starting.
 
     def _connect_all(self) -> None:
-        for number, host in enumerate(self.plan.cluster.hosts):
-            self.channels[number] = Channel(
-                number, self.connect(number, host), self.package, self.plan.cluster.lease, self.inbox
-            )
+        for number, stream in enumerate(self.streams):
+            self.channels[number] = Channel(number, stream, self.package, self.plan.cluster.lease, self.inbox)
 
     def _greet(self, host: int, hello: wire.Hello) -> None:
         cluster, settings = self.plan.cluster, self.plan.cluster.hosts[host]
@@ -229,6 +225,9 @@ class Supervisor:
                 self._lose(number, f"has been silent for {self.plan.cluster.lease:g} s", "")
 
     def _note_interrupt(self, number: int) -> None:
+        if number == signal.SIGTSTP:
+            self.screen.note("launch: a run cannot be suspended: its agents would miss the launcher; Ctrl-C stops it")
+            return
         if not self.state.interrupts:
             self.state.interrupted_at = time.monotonic()
             self.screen.note(f"launch: {verdicts.stopped_by(number).message}; stopping the processes (again: at once)")
@@ -273,6 +272,9 @@ class Supervisor:
             case wire.Bye():
                 self.gone.add(host)
                 self.events.add("host left", host=state.hosts[host], survivors=event.survivors)
+                if event.survivors:
+                    pids = " ".join(map(str, event.survivors))
+                    self.screen.note(f"launch: on {state.hosts[host]} SIGKILL did not end process {pids}")
 
     def _note_output(self, event: wire.Output) -> None:
         log = self.logs[event.process_id]
@@ -386,6 +388,4 @@ def last_whole_lines(tail: bytes) -> str:
 
 
 def default_python(transport: str) -> str:
-    import sys
-
     return sys.executable if transport == "local" else "python3"

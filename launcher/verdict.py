@@ -67,6 +67,10 @@ def find_culprit(failures: Sequence[Failure], now: float, final: bool) -> Failur
     return None
 
 
+def succeeded(count: int) -> Verdict:
+    return Verdict("succeeded", 0, "the process succeeded" if count == 1 else f"all {count} processes succeeded")
+
+
 def process_failed(culprit: Failure, others: int, same: int, logs: str) -> Verdict:
     """`others` processes were stopped or lost; `same` of them failed in the same way by themselves."""
     message = f"the run failed: process {culprit.process_id} on {culprit.host} {how_it_ended(culprit.code)}"

@@ -21,6 +21,9 @@ REPO = Path(__file__).parent.parent
 LAUNCH = [sys.executable, "-P", "-c", "from launcher.cli import main; main()"]
 
 
+OURS = ("HOSTMESH_", "JAX_", "XLA_", "PYTHON")
+
+
 class LiveRun:
     """A running `launch --json`: its events arrive on stdout, the workers' lines on stderr."""
 
@@ -90,7 +93,7 @@ class LiveRun:
 
 
 def clean_env(extra: dict[str, str] | None = None) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("HOSTMESH_", "JAX_", "XLA_"))}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(OURS)}
     return {**kept, "PYTHONPATH": str(REPO), **(extra or {})}
 
 

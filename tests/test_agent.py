@@ -18,7 +18,6 @@ from launcher import wire
 from launcher.agent import hunt
 from launcher.bundle import pack
 from launcher.channel import Channel, Ended, Heard
-from launcher.cluster import Host
 from launcher.run import new_run_id
 from launcher.transports.local import LocalStream
 
@@ -31,7 +30,7 @@ class Talk:
     def __init__(self, python: str | None = None, lease: float = 10.0) -> None:
         self.inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.mark = f"{new_run_id()}.0"
-        stream = LocalStream(Host("here", 1), python, {hunt.MARK: self.mark})
+        stream = LocalStream(python, {hunt.MARK: self.mark})
         self.channel = Channel(0, stream, pack(), lease, self.inbox)
 
     def hear(self, kind: type[Event], timeout: float = 20) -> Event:

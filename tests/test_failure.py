@@ -80,8 +80,8 @@ def test_a_stuck_process_leaves_its_stack(start: Start, script: Script, how: lis
 def test_the_same_mistake_everywhere_is_told_once(launch: Launch, script: Script) -> None:
     done = launch("--local", "4", script("import jax\njax.distributed.initialize()\nraise RuntimeError('no data')\n"))
     assert done.returncode == 1
-    assert re.search(r"the run failed: process \d on localhost exited with 1", done.stdout)
-    told = done.stdout[done.stdout.index("launch: the run failed") :]
+    assert re.search(r"the run failed: process \d on localhost exited with 1", done.stderr)
+    told = done.stderr[done.stderr.index("launch: the run failed") :]
     assert told.count("RuntimeError: no data") == 1
     assert "failed in the same way" in told or "were stopped" in told
 
@@ -96,15 +96,15 @@ def test_a_failure_before_joining_does_not_hang_the_others(start: Start, script:
 def test_a_segmentation_fault_shows_where(launch: Launch, script: Script) -> None:
     done = launch("--local", "2", "--cold", script("import ctypes\ndef poke():\n    ctypes.string_at(0)\npoke()\n"))
     assert done.returncode == 128 + signal.SIGSEGV
-    assert "was killed by signal 11 (SIGSEGV)" in done.stdout
-    told = done.stdout[done.stdout.index("launch: the run failed") :]
+    assert "was killed by signal 11 (SIGSEGV)" in done.stderr
+    told = done.stderr[done.stderr.index("launch: the run failed") :]
     assert 'script.py", line 3 in poke' in told
 
 
 def test_a_failed_command_shows_its_last_lines(launch: Launch) -> None:
     done = launch("--local", "2", "--", "sh", "-c", "echo one; echo the reason >&2; exit 4")
     assert done.returncode == 4
-    told = done.stdout[done.stdout.index("launch: the run failed") :]
+    told = done.stderr[done.stderr.index("launch: the run failed") :]
     assert "  the reason\n" in told and "exited with 4" in told
 
 
@@ -120,6 +120,34 @@ def test_exit_handlers_of_a_failed_process_run_but_not_for_ever(start: Start, sc
     assert "ZeroDivisionError" in run.result["detail"][0]
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("raise ValueError('\U0001f600' * 100_000)", "ValueError: \U0001f600"),
+        ("class Odd(Exception):\n    def __str__(self): return 1 / 0\nraise Odd", "Odd: (its message cannot be shown)"),
+        (
+            "import os, shutil; os.mkdir('d'); os.chdir('d'); os.rmdir('../d')\n1/0",
+            "ZeroDivisionError: division by zero",
+        ),
+        ("def f(n): return f(n + 1)\nf(0)", "RecursionError: maximum recursion depth"),
+        ("raise ConnectionResetError('Connection reset by peer')", "ConnectionResetError: Connection reset by peer"),
+    ],
+    ids=["huge", "unprintable", "nowhere", "deep", "own connection"],
+)
+def test_odd_exceptions_are_recorded_too(start: Start, script: Script, text: str, said: str) -> None:
+    run = start("--local", "1", script(text + "\n"))
+    assert run.wait() == 1
+    assert run.result["detail"][0].startswith(said)
+
+
+def test_a_forked_child_that_fails_is_not_the_process(start: Start, script: Script) -> None:
+    run = start(
+        "--local", "1", script("import os\nif os.fork() == 0: raise KeyError('child')\nos.wait()\nprint('fine')\n")
+    )
+    assert run.wait() == 0
+    assert b"fine" in run.log(0) and b"KeyError" in run.log(0)
+
+
 def test_an_agent_that_cannot_start_is_explained(launch: Launch, script: Script, tmp_path) -> None:  # type: ignore[no-untyped-def]
     (tmp_path / "c.yaml").write_text(
         "transport: local\nhosts: [here]\nagent_python: /bin/ls\nrun: {script: script.py}\n"
@@ -127,4 +155,4 @@ def test_an_agent_that_cannot_start_is_explained(launch: Launch, script: Script,
     script("pass")
     done = launch("--hosts", "c.yaml")
     assert done.returncode == 69
-    assert "here lost its agent" in done.stdout and "ls: " in done.stdout
+    assert "here lost its agent" in done.stderr and "ls: " in done.stderr

@@ -240,7 +240,7 @@ def test_a_preload_that_fails_says_so_and_starts_cold(
     done = launch("--hosts", "c.yaml", env={"PYTHONPATH": f"{REPO}:{tmp_path / 'lib'}"})
     assert done.returncode == 0
     assert results(done.stdout) == ["fine"] * 2
-    assert "no warm start on here" in done.stdout and said in done.stdout and "starting cold" in done.stdout
+    assert "no warm start on here" in done.stderr and said in done.stderr and "starting cold" in done.stderr
 
 
 def test_a_preloaded_package_built_on_jax_sees_late_variables(launch: Launch, script: Script, tmp_path: Path) -> None:

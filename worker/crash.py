@@ -9,7 +9,7 @@ import traceback
 from types import TracebackType
 
 LONGEST_MESSAGE = 2000
-LONGEST_TRACEBACK = 24_000
+LONGEST_TRACEBACK = 16_000
 # What XLA raises when another process went away: a status, then words like "Gloo AllGather failed:
 # [external/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:6540". The type varies.
 LOST_PEER = re.compile(
@@ -25,11 +25,18 @@ def crash_record(error: BaseException) -> dict[str, object]:
     text = "".join(traceback.format_exception(error))
     return {
         "type": _type_name(error),
-        "message": str(error)[:LONGEST_MESSAGE],
+        "message": _message(error),
         "place": _place(error.__traceback__),
         "traceback": text[-LONGEST_TRACEBACK:],
-        "lost_peer": LOST_PEER.match(str(error)) is not None,
+        "lost_peer": LOST_PEER.match(_message(error)) is not None,
     }
+
+
+def _message(error: BaseException) -> str:
+    try:
+        return str(error)[:LONGEST_MESSAGE]
+    except Exception:
+        return "(its message cannot be shown)"
 
 
 def _type_name(error: BaseException) -> str:
@@ -44,5 +51,11 @@ def _place(trace: TracebackType | None) -> str | None:
         return None
     own = [frame for frame in frames if not frame.filename.startswith(LIBRARIES)]
     frame = (own or frames)[-1]
-    name = frame.filename if frame.filename.startswith("<") else os.path.relpath(frame.filename)
-    return f"{name}:{frame.lineno} in {frame.name}"
+    return f"{_short_name(frame.filename)}:{frame.lineno} in {frame.name}"
+
+
+def _short_name(path: str) -> str:
+    try:
+        return path if path.startswith("<") else os.path.relpath(path)
+    except OSError:  # the working directory is gone
+        return path

@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Iterable
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
@@ -37,12 +36,15 @@ class LateConfig:
         self.read: dict[str, str | None] = {}
         self.hidden: dict[str, ModuleType] = {}
 
-    def import_all(self, names: Iterable[str]) -> None:
-        before = set(sys.modules)
+    def import_all(self, names: list[str]) -> None:
+        """`names` begins with jax."""
+        first, *preload = names
         plain = os.environ.__class__
         os.environ.__class__ = RecordingEnviron
         try:
-            for name in names:
+            importlib.import_module(first)
+            before = set(sys.modules)
+            for name in preload:
                 importlib.import_module(name)
         finally:
             os.environ.__class__ = plain

@@ -9,7 +9,7 @@ import time
 
 from worker.identity import FACTS_SOCKET, PROCESS_ID
 
-LONGEST_FACT = 64 << 10
+LONGEST_FACT = 128 << 10
 PATIENCE = 1.0
 
 dropped_facts = 0
@@ -22,9 +22,9 @@ def send_fact(name: str, *, must_arrive: bool = False, **detail: object) -> None
     if address is None:
         return
     fact = {"name": name, "process_id": int(os.environ[PROCESS_ID]), "pid": os.getpid(), "detail": detail}
-    message = json.dumps(fact).encode()[:LONGEST_FACT]
+    message = json.dumps(fact, ensure_ascii=False).encode("utf-8", "replace")
     deadline = time.monotonic() + (PATIENCE if must_arrive else 0)
-    while not _try_send(address, message):
+    while len(message) > LONGEST_FACT or not _try_send(address, message):
         if time.monotonic() >= deadline:
             dropped_facts += 1
             return

@@ -11,7 +11,6 @@ from typing import IO
 
 from launcher.agent.hunt import MARK, kill_marked
 from launcher.bundle import BOOTSTRAP
-from launcher.cluster import Host
 
 PIPE_SIZE = 1 << 20
 CLOSE_PATIENCE = 5.0
@@ -20,7 +19,7 @@ CLOSE_PATIENCE = 5.0
 class LocalStream:
     """The guardian's process: it ends when nothing of this agent's is left."""
 
-    def __init__(self, host: Host, python: str | None, env: dict[str, str]) -> None:
+    def __init__(self, python: str | None, env: dict[str, str]) -> None:
         self._mark = env[MARK]
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("HOSTMESH_")}
         self._process = subprocess.Popen(
