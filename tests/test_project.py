@@ -1,0 +1,51 @@
+"""The project's own files: what they promise a newcomer is there."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+
+from conftest import REPO
+
+README = (REPO / "README.md").read_text()
+
+
+def test_constraints_are_plain_pins() -> None:
+    lines = [line for line in (REPO / "constraints.txt").read_text().splitlines() if not line.startswith("#")]
+    assert len(lines) > 20
+    assert [line for line in lines if not re.fullmatch(r"[a-z0-9-]+==[0-9][0-9a-z.]*", line)] == []
+
+
+def test_the_core_installs_only_what_launching_and_training_need() -> None:
+    project = tomllib.loads((REPO / "pyproject.toml").read_text())["project"]
+    names = {re.split(r"[<>=]", requirement)[0] for requirement in project["dependencies"]}
+    assert names == {"jax", "numpy", "grain", "fabric", "pyyaml"}
+    assert {"tensorflow", "torch", "hugging-face", "datarax", "test", "dev"} <= set(project["optional-dependencies"])
+    assert project["scripts"] == {"launch": "launcher.cli:main"}
+
+
+def test_every_dependency_is_pinned() -> None:
+    project = tomllib.loads((REPO / "pyproject.toml").read_text())["project"]
+    wanted = [*project["dependencies"], *(r for extra in project["optional-dependencies"].values() for r in extra)]
+    pinned = {line.partition("==")[0] for line in (REPO / "constraints.txt").read_text().splitlines()}
+    names = {re.sub(r"[-_.]+", "-", re.split(r"[<>=]", requirement)[0]).lower() for requirement in wanted}
+    assert names <= pinned
+
+
+def test_the_readmes_tree_is_the_tree() -> None:
+    tree = README[README.index("## Files") :]
+    shown = {line.split()[0].rpartition("/")[2] for line in tree.splitlines() if ".py " in line}
+    there = {path.name for top in ("launcher", "worker") for path in (REPO / top).rglob("*.py")} - {"__init__.py"}
+    assert shown - {"launch_time.py,", "failure_time.py;"} >= there
+    assert {name for name in shown if name.endswith(".py")} <= there
+
+
+def test_hello_is_short_and_plain_jax() -> None:
+    text = (REPO / "examples" / "hello.py").read_text()
+    assert len(text.splitlines()) < 20
+    assert not re.search(r"^\s*(import|from) (worker|launcher)", text, re.MULTILINE)
+
+
+def test_ci_calls_the_two_commands() -> None:
+    steps = (REPO / ".ci" / "run").read_text()
+    assert "make test" in steps and "make check" in steps
