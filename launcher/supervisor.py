@@ -28,7 +28,7 @@ STOP_GRACE = 3.0
 TAIL_LENGTH = 8 << 10
 TICK = 0.5
 WIND_UP_PATIENCE = 6.0
-FIRST_HINT_AFTER = 10.0
+HINT_EVERY = 10.0
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,11 @@ class Supervisor:
         self.began = self.hinted = time.monotonic()
 
     def run(self) -> Verdict:
-        self.events.add("run started", run=self.run_folder.id, processes=len(self.plan.processes))
+        count, hosts = len(self.plan.processes), len(self.plan.cluster.hosts)
+        on = self.state.hosts[0] if hosts == 1 else f"{hosts} hosts"
+        what = "1 process" if count == 1 else f"{count} processes"
+        self.screen.note(f"launch: {what} on {on}; logs in {self.state.logs}")
+        self.events.add("run started", run=self.run_folder.id, processes=count)
         self._connect_all()
         try:
             verdict = self._watch()
@@ -326,7 +330,7 @@ class Supervisor:
     def _hint(self) -> None:
         """Nobody should wonder what a run is waiting for."""
         now = time.monotonic()
-        if now - self.hinted < FIRST_HINT_AFTER:
+        if now - self.hinted < HINT_EVERY:
             return
         self.hinted = now
         state = self.state
@@ -334,10 +338,11 @@ class Supervisor:
         if silent := [address for number, address in enumerate(state.hosts) if number not in state.answered]:
             self.screen.note(f"launch: {waited} still waiting for {', '.join(silent)} to answer")
         elif state.joining - state.joined:
-            late = sorted(set(range(state.num_processes)) - state.joining - set(state.exits))
-            if late:
-                names = ", ".join(map(str, late))
-                self.screen.note(f"launch: {waited} process {names} has not called jax.distributed.initialize yet")
+            for process_id in sorted(set(range(state.num_processes)) - state.joining):
+                what = "ended without calling" if process_id in state.exits else "has not called"
+                self.screen.note(
+                    f"launch: {waited} process {process_id} {what} jax.distributed.initialize; others wait"
+                )
 
     # Ending.
 

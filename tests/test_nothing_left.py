@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import pty
 import signal
 import subprocess
+import tempfile
 from collections.abc import Callable
 
 import pytest
@@ -79,6 +81,7 @@ def test_killed_guardian_leaves_no_process(stubborn: Stubborn) -> None:
     kill(stubborn.guardian)
     stubborn.assert_gone()
     assert stubborn.run.wait() == 69
+    assert not folders_of(stubborn.run.id)
 
 
 def test_killed_agent_and_guardian_leave_no_process(stubborn: Stubborn) -> None:
@@ -88,6 +91,7 @@ def test_killed_agent_and_guardian_leave_no_process(stubborn: Stubborn) -> None:
     kill(stubborn.agent)
     await_true(lambda: not processes_of(stubborn.run.id), 5, "everything gone")
     assert stubborn.run.wait() == 69
+    assert not folders_of(stubborn.run.id)
 
 
 def test_killed_worker_leaves_no_process_and_is_named(stubborn: Stubborn) -> None:
@@ -231,6 +235,10 @@ def test_the_hosts_folder_is_removed(start: Start, script: Script, tmp_path) -> 
     run = start("--local", "2", "--cold", script("print('hi')"), env={"TMPDIR": str(tmp_path / "tmp")})
     assert run.wait() == 0
     assert list((tmp_path / "tmp").iterdir()) == []
+
+
+def folders_of(run_id: str) -> list[str]:
+    return glob.glob(f"{tempfile.gettempdir()}/hostmesh-{run_id}.*")
 
 
 def parent_of(pid: int) -> int:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import ast
+import resource
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -54,12 +54,11 @@ def test_importing_does_not_import_jax(module: str) -> None:
 
 
 def test_help_takes_less_than_a_third_of_a_second() -> None:
-    times = []
-    for _ in range(5):
-        began = time.monotonic()
-        subprocess.run([*LAUNCH, "--help"], env=clean_env(), stdout=subprocess.DEVNULL, check=True)
-        times.append(time.monotonic() - began)
-    assert min(times) < 0.3, times
+    """In processor time, which a busy machine does not stretch."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run([*LAUNCH, "--help"], env=clean_env(), stdout=subprocess.DEVNULL, check=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 0.3
 
 
 @pytest.mark.parametrize("path", [*LAUNCHER, *WORKER], ids=lambda p: str(p.relative_to(REPO)))

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import REPO, LiveRun, clean_env
+from conftest import REPO, LiveRun, await_true, clean_env
 
 Launch = Callable[..., subprocess.CompletedProcess[str]]
 Start = Callable[..., LiveRun]
@@ -75,6 +75,13 @@ def test_a_process_that_fails_does_not_wait_in_the_shutdown_barrier(start: Start
     joined = run.await_event("joined", count=2)["time"]
     assert run.await_event("process exited", process_id=1)["time"] - joined < 3
     assert run.wait() == 1
+
+
+def test_a_process_that_never_joins_is_pointed_at(start: Start, script: Script) -> None:
+    text = "import os, jax\nif os.environ['HOSTMESH_PROCESS_ID'] == '0': jax.distributed.initialize()\n"
+    run = start("--local", "2", script(text))
+    run.await_event("process exited", process_id=1)
+    await_true(lambda: "process 1 ended without calling jax.distributed.initialize" in run.stderr, 20, "a hint")
 
 
 def test_a_module_is_run_as_python_does(launch: Launch, tmp_path: Path) -> None:

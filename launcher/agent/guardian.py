@@ -27,7 +27,7 @@ def guard(mark: str, folder: str) -> int:
         pass
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     kill_all(mark, spare=set())
-    _remove(folder)
+    remove(folder)
     os._exit(0)
 
 
@@ -38,7 +38,9 @@ def _let_go_of_the_stream() -> None:
         os.dup2(nothing, fd)
 
 
-def _remove(folder: str) -> None:
-    import shutil
+def remove(folder: str) -> None:
+    """A host's folder, which may be gone already."""
+    if os.path.isdir(folder):
+        import shutil
 
-    shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)

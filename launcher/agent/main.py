@@ -14,7 +14,7 @@ from typing import Any, Dict, List, Optional
 
 from launcher import wire
 from launcher.agent import hunt
-from launcher.agent.guardian import guard
+from launcher.agent.guardian import guard, remove
 from launcher.agent.nursery import Nursery, explain, start_file
 from launcher.agent.spawn import spawn
 from launcher.agent.tail import Tail
@@ -38,6 +38,8 @@ def main(folder: str) -> None:
         agent.run()
     finally:
         hunt.kill_all(mark, spare={guardian})
+        if os.getppid() != guardian:
+            remove(folder)  # nobody is left to do it
         os._exit(0)
 
 

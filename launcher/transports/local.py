@@ -9,6 +9,7 @@ import subprocess
 import sys
 from typing import IO
 
+from launcher.agent.guardian import remove
 from launcher.agent.hunt import MARK, kill_marked
 from launcher.bundle import BOOTSTRAP
 
@@ -60,6 +61,7 @@ class LocalStream:
             except subprocess.TimeoutExpired:
                 continue
         kill_marked(self._mark)
+        remove(os.path.join(os.environ.get("TMPDIR") or "/tmp", f"hostmesh-{self._mark}"))
 
 
 def read_or_close(pipe: IO[bytes] | None) -> bytes:
