@@ -8,10 +8,19 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from worker.distributed import join
     from worker.identity import Identity
+    from worker.mesh import make_mesh
+    from worker.order import Order
+    from worker.placement import Placement
 
-_HOMES = {"join": "worker.distributed", "Identity": "worker.identity"}
+_HOMES = {
+    "join": "worker.distributed",
+    "Identity": "worker.identity",
+    "make_mesh": "worker.mesh",
+    "Order": "worker.order",
+    "Placement": "worker.placement",
+}
 
-__all__ = ["Identity", "join"]
+__all__ = ["Identity", "Order", "Placement", "join", "make_mesh"]
 
 
 def __getattr__(name: str) -> Any:
