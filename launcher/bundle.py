@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib.util
 import json
 import marshal
+import os
 import zlib
+from collections.abc import Mapping
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 
@@ -24,8 +26,13 @@ def take(n):
         data += more
     return data
 files = json.loads(zlib.decompress(take(int(take(16), 16))))
-folder = os.path.join(os.environ.get("TMPDIR") or "/tmp", "hostmesh-" + os.environ["HOSTMESH_AGENT"])
-os.mkdir(folder, 0o700)
+base = os.environ.get("TMPDIR") or "/tmp"
+base = base if len(base) <= 60 else "/tmp"  # a socket's path has room for 107 bytes
+folder = os.path.join(base, "hostmesh-" + os.environ["HOSTMESH_AGENT"])
+try:
+    os.mkdir(folder, 0o700)
+except OSError as error:
+    sys.exit("cannot make the folder " + folder + ": " + error.strerror)
 for name, text in files.items():
     path = os.path.join(folder, name)
     os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -36,6 +43,12 @@ sys.path[:0] = [os.path.join(folder, "agent"), os.path.join(folder, "code")]
 from launcher.agent.main import main
 main(folder)
 """
+
+
+def host_folder(environ: Mapping[str, str]) -> str:
+    """Where the bootstrap, under this environment, puts its files."""
+    base = environ.get("TMPDIR") or "/tmp"
+    return os.path.join(base if len(base) <= 60 else "/tmp", "hostmesh-" + environ["HOSTMESH_AGENT"])
 
 
 def pack() -> bytes:

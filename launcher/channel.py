@@ -12,7 +12,10 @@ from typing import Any, Protocol
 from launcher import wire
 
 BEATS_PER_LEASE = 5
-UNHANDLED_OUTPUTS = 64
+UNHANDLED = 64
+
+
+BOUNDED = (wire.Output, wire.Fact)
 
 
 class Stream(Protocol):
@@ -49,8 +52,8 @@ class Channel:
         self._inbox = inbox
         self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._outbox.put(package)
-        # Output waits here, in the reader, when the supervisor is behind: its memory stays bounded.
-        self._room = threading.Semaphore(UNHANDLED_OUTPUTS)
+        # What workers can send without end waits in the reader when the supervisor is behind: memory stays bounded.
+        self._room = threading.Semaphore(UNHANDLED)
         self._errors: deque[bytes] = deque(maxlen=20)
         self._errors_reader = self._start(self._read_errors)
         self._start(self._read)
@@ -64,8 +67,9 @@ class Channel:
     def send(self, message: Any) -> None:
         self._outbox.put(wire.encode(message))
 
-    def handled_output(self) -> None:
-        self._room.release()
+    def handled(self, event: Any) -> None:
+        if isinstance(event, BOUNDED):
+            self._room.release()
 
     def close(self) -> None:
         self._outbox.put(None)
@@ -92,7 +96,7 @@ class Channel:
             while data := self._stream.read():
                 self.silence = 0.0
                 for event in decoder.feed(data):
-                    if isinstance(event, wire.Output):
+                    if isinstance(event, BOUNDED):
                         self._room.acquire()
                     self._inbox.put(Heard(self.host, event))
         except (OSError, ValueError):

@@ -29,6 +29,7 @@ TAIL_LENGTH = 8 << 10
 TICK = 0.5
 WIND_UP_PATIENCE = 6.0
 HINT_EVERY = 10.0
+CONNECT_PATIENCE = 30.0
 
 
 @dataclass(frozen=True)
@@ -128,6 +129,7 @@ class Supervisor:
         hosts = tuple(host.address for host in plan.cluster.hosts)
         self.state = State(hosts, len(plan.processes), f"{run.logs}/")
         self.asked_to_stop = self.stopping = False
+        self.greeted: set[int] = set()
         self.gone: set[int] = set()
         self.began = self.hinted = time.monotonic()
 
@@ -163,6 +165,7 @@ class Supervisor:
             self.channels[number] = Channel(number, stream, self.package, self.plan.cluster.lease, self.inbox)
 
     def _greet(self, host: int, hello: wire.Hello) -> None:
+        self.greeted.add(host)
         cluster, settings = self.plan.cluster, self.plan.cluster.hosts[host]
         self.events.add("host connected", host=settings.address, agent_pid=hello.pid, guardian_pid=hello.guardian_pid)
         self.channels[host].send(
@@ -220,13 +223,15 @@ class Supervisor:
             self._lose(entry.host, "lost its agent", entry.said)
         elif isinstance(entry, Heard):
             self._note_event(entry.host, entry.event)
+            self.channels[entry.host].handled(entry.event)
         return entry is not None
 
     def _count_silence(self, seconds: float) -> None:
         for number, channel in self.channels.items():
             channel.silence += seconds
-            if number not in self.gone and channel.silence > self.plan.cluster.lease:
-                self._lose(number, f"has been silent for {self.plan.cluster.lease:g} s", "")
+            patience = self.plan.cluster.lease if number in self.greeted else CONNECT_PATIENCE
+            if number not in self.gone and channel.silence > patience:
+                self._lose(number, f"has been silent for {patience:g} s", "")
 
     def _note_interrupt(self, number: int) -> None:
         if number == signal.SIGTSTP:
@@ -251,7 +256,6 @@ class Supervisor:
         match event:
             case wire.Output():
                 self._note_output(event)
-                self.channels[host].handled_output()
             case wire.Hello():
                 self._greet(host, event)
             case wire.Ready():

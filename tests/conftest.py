@@ -63,6 +63,13 @@ class LiveRun:
                 raise AssertionError(f"the run ended without {count} x {name!r}: {self.seen}\n{self.stderr}")
             self.seen.append(event)
 
+    def has_seen(self, name: str, count: int) -> bool:
+        """Whether so many events of that name have come by now; what came before is kept."""
+        while not self._events.empty():
+            if (event := self._events.get()) is not None:
+                self.seen.append(event)
+        return sum(event["event"] == name for event in self.seen) >= count
+
     @property
     def stderr(self) -> str:
         return self.stderr_file.read_text(errors="replace")
@@ -82,12 +89,14 @@ class LiveRun:
         return self.launcher.wait(timeout)
 
     def close(self) -> None:
-        for pid in [self.launcher.pid, *processes_of(self.id)]:
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
+        """The launcher's end makes the agents clean up; what a broken one leaves is killed here."""
+        self.launcher.kill()
         self.launcher.wait()
+        deadline = time.monotonic() + 5
+        while (left := processes_of(self.id)) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        for pid in left:
+            os.kill(pid, signal.SIGKILL)
         assert self.launcher.stdout is not None
         self.launcher.stdout.close()
 

@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from conftest import LiveRun, await_true, processes_of
@@ -148,7 +149,19 @@ def test_a_forked_child_that_fails_is_not_the_process(start: Start, script: Scri
     assert b"fine" in run.log(0) and b"KeyError" in run.log(0)
 
 
-def test_an_agent_that_cannot_start_is_explained(launch: Launch, script: Script, tmp_path) -> None:  # type: ignore[no-untyped-def]
+@pytest.mark.parametrize("folder", ["/no/such/folder", "/proc"])
+def test_a_host_without_a_folder_for_the_agent_is_explained(launch: Launch, script: Script, folder: str) -> None:
+    done = launch("--local", "1", script("pass"), env={"TMPDIR": folder})
+    assert done.returncode == 69
+    assert f"cannot make the folder {folder}/hostmesh-" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_long_temporary_folder_does_no_harm(launch: Launch, script: Script, tmp_path: Path) -> None:
+    (tmp_path / ("long" * 30)).mkdir()
+    assert launch("--local", "1", script("pass"), env={"TMPDIR": str(tmp_path / ("long" * 30))}).returncode == 0
+
+
+def test_an_agent_that_cannot_start_is_explained(launch: Launch, script: Script, tmp_path: Path) -> None:
     (tmp_path / "c.yaml").write_text(
         "transport: local\nhosts: [here]\nagent_python: /bin/ls\nrun: {script: script.py}\n"
     )

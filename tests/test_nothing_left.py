@@ -9,6 +9,7 @@ import signal
 import subprocess
 import tempfile
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from conftest import LAUNCH, LiveRun, await_true, clean_env, is_alive, processes_of
@@ -177,30 +178,30 @@ def test_closed_terminal_leaves_no_process(tmp_path, script: Script) -> None:  #
     assert launcher.wait(10) == 128 + signal.SIGHUP
 
 
-def test_stopped_launcher_loses_its_lease(start: Start, script: Script, tmp_path) -> None:  # type: ignore[no-untyped-def]
+@pytest.fixture
+def leased(start: Start, script: Script, tmp_path: Path) -> LiveRun:
+    """A run of stubborn workers whose agent and launcher give each other two seconds."""
     (tmp_path / "cluster.yaml").write_text(
         "transport: local\nhosts: [here]\nprocesses_per_host: 2\nlease: 2\nrun: {script: script.py}\n"
     )
     script(STUBBORN)
     run = start("--hosts", "cluster.yaml")
     await_true(lambda: len(list(tmp_path.glob("children-?"))) == 2, 30, "workers")
-    run.launcher.send_signal(signal.SIGSTOP)
-    assert await_true(lambda: not processes_of(run.id), 2 + 5, "everything gone") > 1
-    run.launcher.send_signal(signal.SIGCONT)
-    assert run.wait() == 69
+    return run
 
 
-def test_stopped_agent_is_noticed_and_ended(start: Start, script: Script, tmp_path) -> None:  # type: ignore[no-untyped-def]
-    (tmp_path / "cluster.yaml").write_text(
-        "transport: local\nhosts: [here]\nprocesses_per_host: 2\nlease: 2\nrun: {script: script.py}\n"
-    )
-    script(STUBBORN)
-    run = start("--hosts", "cluster.yaml")
-    await_true(lambda: len(list(tmp_path.glob("children-?"))) == 2, 30, "workers")
-    os.kill(run.await_event("host connected")["agent_pid"], signal.SIGSTOP)
-    assert run.wait() == 69
-    assert not processes_of(run.id)
-    assert "here has been silent for 2 s" in run.result["message"]
+def test_stopped_launcher_loses_its_lease(leased: LiveRun) -> None:
+    leased.launcher.send_signal(signal.SIGSTOP)
+    assert await_true(lambda: not processes_of(leased.id), 2 + 5, "everything gone") > 1
+    leased.launcher.send_signal(signal.SIGCONT)
+    assert leased.wait() == 69
+
+
+def test_stopped_agent_is_noticed_and_ended(leased: LiveRun) -> None:
+    os.kill(leased.await_event("host connected")["agent_pid"], signal.SIGSTOP)
+    assert leased.wait() == 69
+    assert not processes_of(leased.id)
+    assert "here has been silent for 2 s" in leased.result["message"]
 
 
 def test_two_runs_side_by_side_do_not_touch_each_other(start: Start, script: Script) -> None:
@@ -217,7 +218,7 @@ def test_two_runs_side_by_side_do_not_touch_each_other(start: Start, script: Scr
     second.assert_gone()
 
 
-def test_two_hosts_on_one_machine_do_not_end_each_other(start: Start, script: Script, tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_two_hosts_on_one_machine_do_not_end_each_other(start: Start, script: Script, tmp_path: Path) -> None:
     """The first host's processes end early; its agent's cleaning must not reach the second's."""
     (tmp_path / "cluster.yaml").write_text("transport: local\nhosts: [a, b]\nrun: {script: script.py}\n")
     script(
@@ -230,11 +231,12 @@ def test_two_hosts_on_one_machine_do_not_end_each_other(start: Start, script: Sc
     assert run.wait() == 0
 
 
-def test_the_hosts_folder_is_removed(start: Start, script: Script, tmp_path) -> None:  # type: ignore[no-untyped-def]
-    (tmp_path / "tmp").mkdir()
-    run = start("--local", "2", "--cold", script("print('hi')"), env={"TMPDIR": str(tmp_path / "tmp")})
-    assert run.wait() == 0
-    assert list((tmp_path / "tmp").iterdir()) == []
+def test_the_hosts_folder_is_removed(start: Start, script: Script, tmp_path: Path) -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        text = f"import os; assert len(os.listdir({folder!r})) == 1"
+        run = start("--local", "2", "--cold", script(text), env={"TMPDIR": folder})
+        assert run.wait() == 0
+        assert os.listdir(folder) == []
 
 
 def folders_of(run_id: str) -> list[str]:

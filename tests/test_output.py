@@ -210,6 +210,24 @@ def test_events_that_nobody_reads_hold_nobody_up(script: Script, tmp_path: Path)
     assert [json.loads(line)["event"] for line in out.splitlines()].count("metric") == 300
 
 
+def test_a_flood_of_facts_stays_bounded_too(start: Start, script: Script) -> None:
+    name = script(
+        "import os, time\nfrom worker.report import send_fact\nwhile not os.path.exists('go'): time.sleep(0.01)\n"
+        "end = time.monotonic() + 3\nwhile time.monotonic() < end: send_fact('metric', text='x' * 2000)\n"
+    )
+    run = start("--local", "2", "--cold", name)
+    pids = [run.launcher.pid, run.await_event("host connected")["agent_pid"]]
+    run.await_event("process started", count=2)
+    before = [memory(pid) for pid in pids]
+    (run.folder / "go").touch()
+    growth = [0, 0]
+    while not run.has_seen("process exited", 2):
+        growth = [max(most, memory(pid) - was) for most, pid, was in zip(growth, pids, before, strict=True)]
+        time.sleep(0.02)
+    assert run.wait() == 0
+    assert max(growth) < 64, growth
+
+
 def test_colour_is_for_terminals_only(launch: Launch, script: Script) -> None:
     done = launch("--local", "1", script("print('\\x1b[31mred\\x1b[0m')"))
     assert "\x1b" not in done.stdout and "red" in done.stdout

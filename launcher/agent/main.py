@@ -28,6 +28,8 @@ OUTBOX_FULL = 512 << 10
 LAST_BYTES = 8 << 10
 STACKS_PATIENCE = 0.5
 KILL_PATIENCE = 5.0
+# More than the socket holds: whoever sends without end cannot keep the agent from its other duties.
+FACTS_AT_ONCE = 1000
 
 
 def main(folder: str) -> None:
@@ -124,7 +126,7 @@ class Agent:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._on_end_signal)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        for source, act in ((0, self._hear), (woken, self._wake), (self.facts, self._hear_facts)):
+        for source, act in ((0, self._hear), (woken, self._wake)):
             self.selector.register(source, selectors.EVENT_READ, act)
 
     def _on_end_signal(self, *_: Any) -> None:
@@ -135,7 +137,7 @@ class Agent:
     def run(self) -> None:
         self._send(wire.Hello(pid=os.getpid(), guardian_pid=self.guardian, python=sys.version.split()[0]))
         while not self.leave:
-            self._watch_stdout()
+            self._watch_streams()
             for key, _ in self.selector.select(self._pause()):
                 key.data()
             self._forward_output()
@@ -199,12 +201,17 @@ class Agent:
     def _send(self, message: Any) -> None:
         self.outbox += wire.encode(message)
 
-    def _watch_stdout(self) -> None:
-        watched = 1 in self.selector.get_map()
-        if self.outbox and not watched:
-            self.selector.register(1, selectors.EVENT_WRITE, self._flush)
-        elif watched and not self.outbox:
-            self.selector.unregister(1)
+    def _watch_streams(self) -> None:
+        """Facts wait in their socket, and further ones are dropped by who sends them, while the launcher is behind."""
+        self._watch(1, selectors.EVENT_WRITE, self._flush, bool(self.outbox))
+        self._watch(self.facts, selectors.EVENT_READ, self._hear_facts, len(self.outbox) < 2 * OUTBOX_FULL)
+
+    def _watch(self, source: Any, kind: int, act: Any, wanted: bool) -> None:
+        watched = source in self.selector.get_map()
+        if wanted and not watched:
+            self.selector.register(source, kind, act)
+        elif watched and not wanted:
+            self.selector.unregister(source)
 
     def _flush(self) -> None:
         try:
@@ -372,7 +379,7 @@ class Agent:
         self._send(wire.Exited(process.process_id, code, process.tail.last(LAST_BYTES)))
 
     def _hear_facts(self) -> None:
-        while True:
+        for _ in range(FACTS_AT_ONCE):
             try:
                 data = self.facts.recv(1 << 17)
             except (BlockingIOError, InterruptedError):

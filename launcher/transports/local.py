@@ -11,7 +11,7 @@ from typing import IO
 
 from launcher.agent.guardian import remove
 from launcher.agent.hunt import MARK, kill_marked
-from launcher.bundle import BOOTSTRAP
+from launcher.bundle import BOOTSTRAP, host_folder
 
 PIPE_SIZE = 1 << 20
 CLOSE_PATIENCE = 5.0
@@ -21,14 +21,14 @@ class LocalStream:
     """The guardian's process: it ends when nothing of this agent's is left."""
 
     def __init__(self, python: str | None, env: dict[str, str]) -> None:
-        self._mark = env[MARK]
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("HOSTMESH_")}
+        self._env = {**inherited, **env}
         self._process = subprocess.Popen(
             [python or sys.executable, "-I", "-S", "-c", BOOTSTRAP],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env={**inherited, **env},
+            env=self._env,
             start_new_session=True,  # Ctrl-C on the terminal is for the launcher alone
         )
         assert self._process.stdout is not None
@@ -60,8 +60,8 @@ class LocalStream:
                 break
             except subprocess.TimeoutExpired:
                 continue
-        kill_marked(self._mark)
-        remove(os.path.join(os.environ.get("TMPDIR") or "/tmp", f"hostmesh-{self._mark}"))
+        kill_marked(self._env[MARK])
+        remove(host_folder(self._env))
 
 
 def read_or_close(pipe: IO[bytes] | None) -> bytes:
