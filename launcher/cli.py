@@ -26,7 +26,15 @@ WITH_VALUE = ("--hosts", "--local", "--devices", "--runs")
 
 
 def main() -> None:
+    fill_standard_streams()
     sys.exit(launch(sys.argv[1:]))
+
+
+def fill_standard_streams() -> None:
+    """Under `>&-` the next file that is opened would get the number of stdout, and everything printed with it."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
 
 
 def launch(argv: list[str]) -> int:

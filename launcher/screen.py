@@ -168,7 +168,9 @@ class Screen:
         return self._broken
 
     def follow(self, log: ProcessLog, label: str, colour_index: int) -> None:
-        self._tails.append(_Tail(log, label, PALETTE[colour_index % len(PALETTE)], LineCutter(self._colour)))
+        tail = _Tail(log, label, PALETTE[colour_index % len(PALETTE)], LineCutter(self._colour))
+        tail.limit = tail.position if self._broken else tail.limit
+        self._tails.append(tail)
         self.wake()
 
     def mute(self, log: ProcessLog) -> None:
@@ -198,20 +200,15 @@ class Screen:
     def _post(self, text: str | None) -> None:
         # Only logs that are behind: a stalled terminal must not cost memory for each note and each process.
         marks = [(tail, tail.goal) for tail in self._tails if tail.position < tail.goal]
-        if not self._broken:
-            self._notes.append(_Note(text, marks))
+        self._notes.append(_Note(text, marks))
         self.wake()
 
     def _run(self) -> None:
-        try:
-            while not self._finished:
-                self._awake.clear()
-                self._take_turns()
-                if not self._finished and not any(tail.position < tail.goal for tail in self._tails):
-                    self._awake.wait(self._patience())
-        except (OSError, ValueError):  # ValueError: the stream was closed
-            self._broken = True
-            self._notes.clear()
+        while not self._finished:
+            self._awake.clear()
+            self._take_turns()
+            if not self._finished and not any(tail.position < tail.goal for tail in self._tails):
+                self._awake.wait(self._patience())
 
     def _take_turns(self) -> None:
         batch: list[str] = []
@@ -222,22 +219,38 @@ class Screen:
             batch.append(block)
             size += len(block)
             if size >= CHUNK:
-                self._write("".join(batch))
+                self._show("".join(batch))
                 batch, size = [], 0
         if any(batch):
-            self._write("".join(batch))
+            self._show("".join(batch))
         self._show_ripe_notes(width)
 
     def _show_ripe_notes(self, width: int) -> None:
         while self._notes and not self._finished and self._notes[0].is_ripe():
             text = self._notes.popleft().text
             if text is not None:
-                self._write_notes(f"{text}\n")
+                self._show_note(f"{text}\n")
                 continue
             self._finished = True
             rest = "".join(self._prefix(tail, width, tail.cutter.flush()) for tail in self._tails)
             if rest:
-                self._write(rest)
+                self._show(rest)
+
+    def _show(self, text: str) -> None:
+        """A program that nobody reads any more goes on; the launcher's own lines may still have a reader."""
+        try:
+            if not self._broken:
+                self._write(text)
+        except (OSError, ValueError):  # ValueError: the stream was closed
+            self._broken = True
+            for tail in self._tails:
+                tail.limit = tail.position
+
+    def _show_note(self, text: str) -> None:
+        try:
+            self._write_notes(text)
+        except (OSError, ValueError):
+            pass
 
     def _prefix(self, tail: _Tail, width: int, lines: list[str]) -> str:
         if not lines:

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import resource
+import shlex
 import subprocess
 import sys
 import time
@@ -118,8 +119,19 @@ def test_a_closed_output_does_not_end_the_run(script: Script, tmp_path: Path) ->
     launcher.stdout.close()
     assert launcher.wait(30) == 0
     assert (tmp_path / "done").exists()
-    assert b"Traceback" not in launcher.stderr.read()
+    told = launcher.stderr.read()
+    assert b"launch: the process succeeded" in told and b"Traceback" not in told
     launcher.stderr.close()
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", ">&- 2>&- <&-"])
+def test_streams_that_were_closed_before_the_start_do_no_harm(tmp_path: Path, closed: str) -> None:
+    command = f"{shlex.join(LAUNCH)} --local 2 -- echo hi {closed}"
+    done = subprocess.run(["sh", "-c", command], cwd=tmp_path, env=clean_env(), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert [log.read_text() for log in tmp_path.glob("runs/*/logs/*")] == ["hi\n"] * 2
+    [events] = tmp_path.glob("runs/*/events.jsonl")
+    assert all(json.loads(line)["event"] for line in events.read_text().splitlines())
 
 
 def memory(pid: int) -> int:

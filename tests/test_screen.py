@@ -400,11 +400,27 @@ def test_a_reader_that_leaves_ends_the_printing_quietly(make_log: MakeLog) -> No
 
 
 def test_a_closed_stream_ends_the_printing_quietly(make_log: MakeLog) -> None:
-    out = io.StringIO()
-    screen = Screen(out, colour=False)
+    out, notes, log = io.StringIO(), io.StringIO(), make_log("0")
+    screen = Screen(out, colour=False, notes=notes)
+    screen.follow(log, "0", 0)
     out.close()
-    screen.note("x")
+    log.write(b"x\n")
+    screen.note("still told")
     assert screen.finish(PATIENCE) and screen.broken
+    assert notes.getvalue() == "still told\n"
+
+
+def test_a_muted_log_shows_what_came_before_and_no_more(make_log: MakeLog) -> None:
+    out, log, other = io.StringIO(), make_log("0"), make_log("1")
+    screen = Screen(out, colour=False)
+    for label, one in (("0", log), ("1", other)):
+        screen.follow(one, label, 0)
+    log.write(b"before\n")
+    screen.mute(log)
+    log.write(b"after\n")
+    other.write(b"heard\n")
+    assert screen.finish(PATIENCE)
+    assert sorted(out.getvalue().splitlines()) == ["[0] before", "[1] heard"]
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
