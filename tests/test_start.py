@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import REPO, LiveRun, await_true, clean_env
+from conftest import LAUNCH, REPO, LiveRun, await_true, clean_env
 
 Launch = Callable[..., subprocess.CompletedProcess[str]]
 Start = Callable[..., LiveRun]
@@ -219,6 +219,18 @@ def test_a_variable_that_cannot_be_applied_ends_with_a_word_about_cold(launch: L
     assert done.returncode == 1
     assert "JAX_PLATFORMS" in done.stdout and "--cold" in done.stdout
     assert results(done.stdout) == []
+
+
+def test_a_worker_may_launch_something_itself(launch: Launch, script: Script) -> None:
+    text = (
+        "import os, subprocess, sys\nif os.environ['HOSTMESH_PROCESS_ID'] == '0':\n"
+        f"    inner = [*{LAUNCH!r}, '--runs', 'inner', '--local', '2', '--']\n"
+        "    subprocess.run([*inner, 'sh', '-c', 'echo RESULT $HOSTMESH_RUN_ID'], check=True)\nprint('RESULT', os.environ['HOSTMESH_RUN_ID'])\n"
+    )
+    done = launch("--local", "2", script(text))
+    assert done.returncode == 0, done.stdout
+    runs = results(done.stdout)
+    assert len(runs) == 4 and len(set(runs)) == 2
 
 
 def test_warm_workers_differ_in_their_randomness(launch: Launch, script: Script) -> None:

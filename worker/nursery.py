@@ -18,6 +18,8 @@ from worker.distributed import prepare_jax
 from worker.late_config import LateConfig
 
 PR_SET_PDEATHSIG = 1
+# Modules with a global generator that would be the same in every worker.
+RANDOM = ("numpy.random", "torch")
 
 
 def serve(channel_fd: int, preload: list[str]) -> list[str]:
@@ -106,8 +108,10 @@ def _become(order: dict[str, Any]) -> None:
     os.dup2(output, 2)
     os.close(output)
     os.environ.update(order["env"])
-    if random := sys.modules.get("numpy.random"):
-        random.seed()
+    # Python's own random does this by itself at a fork.
+    for name in RANDOM:
+        if module := sys.modules.get(name):
+            module.seed()
 
 
 def _tell(channel: socket.socket, **message: object) -> None:
