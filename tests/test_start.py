@@ -225,7 +225,8 @@ def test_a_worker_may_launch_something_itself(launch: Launch, script: Script) ->
     text = (
         "import os, subprocess, sys\nif os.environ['HOSTMESH_PROCESS_ID'] == '0':\n"
         f"    inner = [*{LAUNCH!r}, '--runs', 'inner', '--local', '2', '--']\n"
-        "    subprocess.run([*inner, 'sh', '-c', 'echo RESULT $HOSTMESH_RUN_ID'], check=True)\nprint('RESULT', os.environ['HOSTMESH_RUN_ID'])\n"
+        "    subprocess.run([*inner, 'sh', '-c', 'echo RESULT $HOSTMESH_RUN_ID'], check=True)\n"
+        "print('RESULT', os.environ['HOSTMESH_RUN_ID'])\n"
     )
     done = launch("--local", "2", script(text))
     assert done.returncode == 0, done.stdout
