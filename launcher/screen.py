@@ -269,7 +269,7 @@ class _Note(NamedTuple):
     marks: list[tuple[_Tail, int]]
 
     def is_ripe(self) -> bool:
-        return all(tail.position >= mark for tail, mark in self.marks)
+        return all(tail.position >= min(mark, tail.limit) for tail, mark in self.marks)
 
 
 class _Tail:

@@ -410,6 +410,29 @@ def test_a_closed_stream_ends_the_printing_quietly(make_log: MakeLog) -> None:
     assert notes.getvalue() == "still told\n"
 
 
+def test_a_note_does_not_wait_for_lines_that_nobody_will_see(make_log: MakeLog) -> None:
+    out, notes, log = io.StringIO(), io.StringIO(), make_log("0")
+    screen = Screen(out, colour=False, notes=notes)
+    screen.follow(log, "0", 0)
+    log.write(BLOCK * 20)
+    screen.note("told all the same")  # behind 20 blocks, of which the first breaks the stream
+    out.close()
+    assert screen.finish(PATIENCE)
+    assert notes.getvalue() == "told all the same\n"
+
+
+def test_a_note_does_not_wait_for_the_end_of_a_muted_log(make_log: MakeLog) -> None:
+    out, log = io.StringIO(), make_log("0")
+    screen = Screen(out, colour=False)
+    screen.follow(log, "0", 0)
+    log.write(b"x\n")
+    log.close()
+    screen.note("told")
+    screen.mute(log)
+    assert screen.finish(PATIENCE)
+    assert out.getvalue() == "[0] x\ntold\n"
+
+
 def test_a_muted_log_shows_what_came_before_and_no_more(make_log: MakeLog) -> None:
     out, log, other = io.StringIO(), make_log("0"), make_log("1")
     screen = Screen(out, colour=False)
