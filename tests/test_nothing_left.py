@@ -93,6 +93,9 @@ def test_killed_agent_and_guardian_leave_no_process(stubborn: Stubborn) -> None:
     await_true(lambda: not processes_of(stubborn.run.id), 5, "everything gone")
     assert stubborn.run.wait() == 69
     assert not folders_of(stubborn.run.id)
+    # The children without an environment are out of everybody's reach now (docs/decisions/0001), but not of the test's.
+    for pid in filter(is_alive, stubborn.children):
+        kill(pid)
 
 
 def test_killed_worker_leaves_no_process_and_is_named(stubborn: Stubborn) -> None:
