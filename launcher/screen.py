@@ -229,7 +229,7 @@ class Screen:
         while self._notes and not self._finished and self._notes[0].is_ripe():
             text = self._notes.popleft().text
             if text is not None:
-                self._show_note(f"{text}\n")
+                self._show_note(text)
                 continue
             self._finished = True
             rest = "".join(self._prefix(tail, width, tail.cutter.flush()) for tail in self._tails)
@@ -247,8 +247,10 @@ class Screen:
                 tail.limit = tail.position
 
     def _show_note(self, text: str) -> None:
+        """Cut like any other line: a note may quote what a process said."""
+        lines = LineCutter(colour=False).feed(text.encode("utf-8", "replace") + b"\n")
         try:
-            self._write_notes(text)
+            self._write_notes("".join(f"{line}\n" for line in lines))
         except (OSError, ValueError):
             pass
 

@@ -433,6 +433,14 @@ def test_a_note_does_not_wait_for_the_end_of_a_muted_log(make_log: MakeLog) -> N
     assert out.getvalue() == "[0] x\ntold\n"
 
 
+def test_a_note_that_quotes_a_process_cannot_garble_the_screen() -> None:
+    out = io.StringIO()
+    screen = Screen(out, colour=True)
+    screen.note("failed:\n  Odd: \x1b[2Jgone\x1b]0;title\x07\x9b5A\n  last")
+    assert screen.finish(PATIENCE)
+    assert out.getvalue() == "failed:\n  Odd: gone5A\n  last\n"
+
+
 def test_a_muted_log_shows_what_came_before_and_no_more(make_log: MakeLog) -> None:
     out, log, other = io.StringIO(), make_log("0"), make_log("1")
     screen = Screen(out, colour=False)
