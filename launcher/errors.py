@@ -1,9 +1,8 @@
 """Every error a user can meet, arranged by what the caller can do about it.
 
 HostmeshError
-├── UsageError          the command line, the cluster file or the machine asks for the impossible: exit code 2
-│   └── ClusterError    problems in a cluster file, all of them at once
-└── HostLost            a host went silent or its agent died: exit code 69
+└── UsageError          the command line, the cluster file or the machine asks for the impossible: exit code 2
+    └── ClusterError    problems in a cluster file, all of them at once
 """
 
 from __future__ import annotations
@@ -29,7 +28,3 @@ class ClusterError(UsageError):
     def __init__(self, problems: list[str]) -> None:
         super().__init__("\n".join(problems))
         self.problems = problems
-
-
-class HostLost(HostmeshError):
-    exit_code = EXIT_HOST_LOST

@@ -5,7 +5,6 @@ from io import FileIO
 from pathlib import Path
 
 from launcher.redact import Redactor
-from launcher.screen import LineCutter
 
 
 class ProcessLog:
@@ -49,23 +48,3 @@ class ProcessLog:
         except OSError as error:
             self.error = error
         self.dropped += len(rest)
-
-
-def last_lines(path: Path, count: int = 5, limit: int = 8192) -> list[str]:
-    """The last lines of a log that are not empty, from its last `limit` bytes; none if it cannot be read."""
-    try:
-        data, is_cut = _read_end(path, limit)
-    except OSError:
-        return []
-    cutter = LineCutter(colour=False)
-    lines = cutter.feed(data) + cutter.flush()
-    # The first line lacks its beginning: better than nothing, but only than nothing.
-    lines = lines[1:] if is_cut and any(map(str.strip, lines[1:])) else lines
-    return [line.rstrip() for line in lines if line.strip()][-count:]
-
-
-def _read_end(path: Path, limit: int) -> tuple[bytes, bool]:
-    with path.open("rb") as file:
-        size = file.seek(0, 2)
-        file.seek(max(0, size - limit))
-        return file.read(limit), size > limit

@@ -24,8 +24,6 @@ from launcher.screen import Screen
 from launcher.verdict import Failure, Verdict
 
 STOP_GRACE = 3.0
-# As much as an agent sends of what a process wrote last.
-TAIL_LENGTH = 8 << 10
 TICK = 0.5
 WIND_UP_PATIENCE = 6.0
 HINT_EVERY = 10.0
@@ -392,7 +390,7 @@ class Supervisor:
 
 def last_whole_lines(tail: bytes) -> str:
     """Without the first line of a full tail: it may begin in the middle of a secret."""
-    whole = tail.partition(b"\n")[2] if len(tail) >= TAIL_LENGTH else tail
+    whole = tail.partition(b"\n")[2] if len(tail) >= wire.TAIL_LENGTH else tail
     return whole.decode("utf-8", "replace")
 
 

@@ -14,6 +14,8 @@ MAGIC = b"\x00hostmesh-agent-1\n"
 LENGTHS = struct.Struct(">II")
 LONGEST_PART = 64 << 20
 LONGEST_NOISE = 1 << 20
+# As much as an agent sends of what a process wrote last.
+TAIL_LENGTH = 8 << 10
 
 
 class WireError(Exception):

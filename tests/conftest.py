@@ -138,8 +138,14 @@ def await_true(condition: Callable[[], Any], timeout: float, what: str) -> float
     return time.monotonic() - began
 
 
+# What the fixtures below give.
+Start = Callable[..., LiveRun]
+Launch = Callable[..., subprocess.CompletedProcess[str]]
+Script = Callable[..., str]
+
+
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[..., LiveRun]]:
+def start(tmp_path: Path) -> Iterator[Start]:
     """Start `launch --json ARGS…` in a folder of the test's own; what a failed test leaves is killed."""
     runs: list[LiveRun] = []
 
@@ -153,7 +159,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., LiveRun]]:
 
 
 @pytest.fixture
-def launch(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+def launch(tmp_path: Path) -> Launch:
     """Run `launch ARGS…` to its end in a folder of the test's own."""
 
     def run(*args: str, env: dict[str, str] | None = None, timeout: float = 60) -> subprocess.CompletedProcess[str]:
@@ -172,7 +178,7 @@ def launch(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
 
 
 @pytest.fixture
-def script(tmp_path: Path) -> Callable[..., str]:
+def script(tmp_path: Path) -> Script:
     """Write a script into the test's folder and give its name."""
 
     def write(text: str, name: str = "script.py") -> str:

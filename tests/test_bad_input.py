@@ -5,14 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import LAUNCH, clean_env
-
-Launch = Callable[..., subprocess.CompletedProcess[str]]
-Script = Callable[..., str]
+from conftest import LAUNCH, Launch, Script, clean_env
 
 
 def cluster(text: str) -> str:

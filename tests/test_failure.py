@@ -5,16 +5,10 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import LiveRun, await_true, processes_of
-
-Launch = Callable[..., subprocess.CompletedProcess[str]]
-Start = Callable[..., LiveRun]
-Script = Callable[..., str]
+from conftest import Launch, Script, Start, await_true, processes_of
 
 TRAIN = """
 import jax, os, signal, sys, time

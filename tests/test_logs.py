@@ -4,9 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
-
-from launcher.logs import ProcessLog, last_lines
+from launcher.logs import ProcessLog
 
 
 @contextmanager
@@ -80,24 +78,3 @@ def test_a_vanished_folder_does_not_raise(tmp_path: Path) -> None:
     tmp_path.rmdir()
     log.write(b"x")
     log.close()
-
-
-@pytest.mark.parametrize(
-    ("data", "lines"),
-    [
-        (b"", []),
-        (b"\n \n\r\n", []),
-        (b"1\n2\n\n3\n4\n5\n6\n\n", ["2", "3", "4", "5", "6"]),
-        (b"a\nhalf", ["a", "half"]),
-        (b"\x1b[31mred\x1b[0m \xff\x07\n10%\r20%\r", ["red \ufffd", "20%"]),
-        (b"long " * 3000 + b"\nlast\n", ["last"]),
-        (b"first\n" + b"x" * 20_000 + b"\n\n", ["x" * 8190]),
-    ],
-)
-def test_last_lines_are_sane_text(tmp_path: Path, data: bytes, lines: list[str]) -> None:
-    (tmp_path / "log").write_bytes(data)
-    assert last_lines(tmp_path / "log") == lines
-
-
-def test_last_lines_of_a_missing_log_are_none(tmp_path: Path) -> None:
-    assert last_lines(tmp_path / "nowhere" / "log") == []

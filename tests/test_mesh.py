@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
+from conftest import Launch, Script
 from jax.sharding import AxisType, Mesh
 
 from worker.mesh import make_mesh
-
-Launch = Callable[..., subprocess.CompletedProcess[str]]
-Script = Callable[..., str]
 
 
 @dataclass(frozen=True)

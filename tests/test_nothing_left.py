@@ -8,14 +8,10 @@ import pty
 import signal
 import subprocess
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import LAUNCH, LiveRun, await_true, clean_env, is_alive, processes_of
-
-Start = Callable[..., LiveRun]
-Script = Callable[..., str]
+from conftest import LAUNCH, LiveRun, Script, Start, await_true, clean_env, is_alive, processes_of
 
 # Each worker ignores SIGTERM, as jax does, and has children in sessions of their own: one that keeps its environment,
 # and one that clears it, whose parent is gone.

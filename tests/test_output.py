@@ -10,15 +10,10 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import LAUNCH, LiveRun, await_true, clean_env
-
-Launch = Callable[..., subprocess.CompletedProcess[str]]
-Start = Callable[..., LiveRun]
-Script = Callable[..., str]
+from conftest import LAUNCH, Launch, Script, Start, await_true, clean_env
 
 SECRET = "s3cr3t-v@lue-0123456789"
 CLUSTER = """

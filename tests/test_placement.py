@@ -6,20 +6,18 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
-from conftest import clean_env
+from conftest import Launch, Script, clean_env
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from worker.placement import Group, Placement
 
 P = PartitionSpec
-Launch = Callable[..., subprocess.CompletedProcess[str]]
-Script = Callable[..., str]
 
 
 @dataclass(frozen=True)

@@ -6,16 +6,11 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import LAUNCH, REPO, LiveRun, await_true, clean_env
-
-Launch = Callable[..., subprocess.CompletedProcess[str]]
-Start = Callable[..., LiveRun]
-Script = Callable[..., str]
+from conftest import LAUNCH, REPO, Launch, Script, Start, await_true, clean_env
 
 WARM_AND_COLD = pytest.mark.parametrize("how", [[], ["--cold"]], ids=["warm", "cold"])
 

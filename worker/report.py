@@ -23,8 +23,11 @@ def send_fact(name: str, *, must_arrive: bool = False, **detail: object) -> None
         return
     fact = {"name": name, "process_id": int(os.environ[PROCESS_ID]), "pid": os.getpid(), "detail": detail}
     message = json.dumps(fact, ensure_ascii=False).encode("utf-8", "replace")
+    if len(message) > LONGEST_FACT:
+        dropped_facts += 1
+        return
     deadline = time.monotonic() + (PATIENCE if must_arrive else 0)
-    while len(message) > LONGEST_FACT or not _try_send(address, message):
+    while not _try_send(address, message):
         if time.monotonic() >= deadline:
             dropped_facts += 1
             return

@@ -25,7 +25,6 @@ LOOK_EVERY = 0.03
 LOOK_FOR_STACKS_EVERY = 0.01
 FIRST_LEASE = 30.0
 OUTBOX_FULL = 512 << 10
-LAST_BYTES = 8 << 10
 STACKS_PATIENCE = 0.5
 KILL_PATIENCE = 5.0
 # More than the socket holds: whoever sends without end cannot keep the agent from its other duties.
@@ -337,9 +336,9 @@ class Agent:
             return
         if self.nursery.channel in self.selector.get_map():
             self.selector.unregister(self.nursery.channel)
-        self.nursery.fail(problem)
+        self.nursery.fail()
         with open(self._nursery_output(), errors="replace") as file:
-            detail = {"problem": problem, "said": file.read()[-LAST_BYTES:]}
+            detail = {"problem": problem, "said": file.read()[-wire.TAIL_LENGTH :]}
         self._send(wire.Fact("nursery_died" if was_ready else "nursery_failed", detail=detail))
         if not was_ready:
             self._start_waiting()
@@ -376,7 +375,7 @@ class Agent:
     def _ended(self, process: Process, code: int) -> None:
         self._hear_facts()
         process.code = code
-        self._send(wire.Exited(process.process_id, code, process.tail.last(LAST_BYTES)))
+        self._send(wire.Exited(process.process_id, code, process.tail.last(wire.TAIL_LENGTH)))
 
     def _hear_facts(self) -> None:
         for _ in range(FACTS_AT_ONCE):

@@ -11,13 +11,12 @@ from launcher.agent.spawn import spawn
 
 
 class Nursery:
-    """`state` goes from importing to ready, or to failed with `problem` set."""
+    """`state` goes from importing to ready, and perhaps to failed."""
 
     def __init__(
         self, python: str, start: str, env: Dict[str, str], folder: Optional[str], output: str, preload: List[str]
     ) -> None:
         self.state = "importing"
-        self.problem = ""
         self.channel, other = socket.socketpair()
         self._buffer = b""
         try:
@@ -41,10 +40,9 @@ class Nursery:
         *lines, self._buffer = (self._buffer + data).split(b"\n")
         return [json.loads(line) for line in lines]
 
-    def fail(self, problem: str) -> None:
-        if self.state != "failed":
-            self.state, self.problem = "failed", problem
-            self.channel.close()
+    def fail(self) -> None:
+        self.state = "failed"
+        self.channel.close()
 
 
 def explain(code: int) -> str:
