@@ -3,12 +3,13 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check install --quiet --constraint constraints.txt
+SYSTEMS := tensorflow,torch,hugging-face,datarax
 SOURCES := launcher worker tests examples benchmarks
 
 .PHONY: demo test check benchmark clean
 
 demo: $(VENV)/core
-	$(BIN)/launch --local 4 --devices 2 examples/hello.py
+	$(BIN)/launch --local 4 --devices 2
 
 test: $(VENV)/test
 	$(BIN)/python -m pytest -n auto $(PYTEST)
@@ -21,6 +22,7 @@ check: $(VENV)/test
 benchmark: $(VENV)/benchmark
 	$(BIN)/python benchmarks/launch_time.py
 	$(BIN)/python benchmarks/failure_time.py
+	$(BIN)/python benchmarks/loading.py
 
 clean:
 	rm -rf $(VENV) runs
@@ -34,9 +36,9 @@ $(VENV)/core: $(VENV)/python pyproject.toml constraints.txt
 	touch $@
 
 $(VENV)/test: $(VENV)/core
-	$(PIP) --editable '.[test,dev]'
+	$(PIP) --editable '.[test,dev,$(SYSTEMS)]'
 	touch $@
 
 $(VENV)/benchmark: $(VENV)/core
-	$(PIP) --editable '.[torch]'
+	$(PIP) --editable '.[$(SYSTEMS)]'
 	touch $@

@@ -15,7 +15,8 @@ ROOT = Path(__file__).parent.parent
 UNCHECKED_HASH = (1).to_bytes(4, "little")
 
 # Reads 16 hexadecimal digits and that many bytes, writes the files to a private folder, becomes the agent.
-BOOTSTRAP = """
+# Unpacked the bytes are a line `[["agent/launcher/wire.py", 5120], …]` and the files, one after the other.
+BOOTSTRAP = r"""
 import json, os, sys, zlib
 def take(n):
     data = b""
@@ -25,7 +26,7 @@ def take(n):
             sys.exit("the stream ended before the agent had arrived")
         data += more
     return data
-files = json.loads(zlib.decompress(take(int(take(16), 16))))
+sizes, _, data = zlib.decompress(take(int(take(16), 16))).partition(b"\n")
 base = os.environ.get("TMPDIR") or "/tmp"
 base = base if len(base) <= 60 else "/tmp"  # a socket's path has room for 107 bytes
 folder = os.path.join(base, "hostmesh-" + os.environ["HOSTMESH_AGENT"])
@@ -33,11 +34,13 @@ try:
     os.mkdir(folder, 0o700)
 except OSError as error:
     sys.exit("cannot make the folder " + folder + ": " + error.strerror)
-for name, text in files.items():
+at = 0
+for name, size in json.loads(sizes):
     path = os.path.join(folder, name)
     os.makedirs(os.path.dirname(path), exist_ok=True)
     with open(path, "wb") as file:
-        file.write(text.encode("latin-1" if path.endswith(".pyc") else "utf-8"))
+        file.write(data[at:at + size])
+    at += size
 sys.dont_write_bytecode = True
 sys.path[:0] = [os.path.join(folder, "agent"), os.path.join(folder, "code")]
 from launcher.agent.main import main
@@ -58,19 +61,19 @@ def pack() -> bytes:
     sources |= {f"code/worker/{path.relative_to(worker)}": path for path in worker.rglob("*.py")}
     sources |= {f"agent/launcher/{name}": launcher / name for name in ("__init__.py", "wire.py")}
     sources["code/start.py"] = sources.pop("code/worker/start.py")
-    files = {}
+    files = {f"code/worker/{path.relative_to(worker)}": path.read_bytes() for path in worker.rglob("*.npz")}
     for name, path in sources.items():
-        files[name] = path.read_text("utf-8")
+        files[name] = path.read_bytes()
         files[importlib.util.cache_from_source(name)] = compiled(path)
-    body = zlib.compress(json.dumps(files).encode(), 1)
+    sizes = json.dumps([(name, len(data)) for name, data in files.items()]).encode()
+    body = zlib.compress(b"\n".join([sizes, b"".join(files.values())]), 1)
     return b"%016x" % len(body) + body
 
 
-def compiled(path: Path) -> str:
+def compiled(path: Path) -> bytes:
     """What this Python cached of a module, as a file that a host with the same Python believes without looking.
 
     Compiling there would take 40 ms of every start. Another Python looks for a cache of another name.
     """
     code = SourceFileLoader(path.stem, str(path)).get_code(path.stem)
-    data = importlib.util.MAGIC_NUMBER + UNCHECKED_HASH + bytes(8) + marshal.dumps(code)
-    return data.decode("latin-1")
+    return importlib.util.MAGIC_NUMBER + UNCHECKED_HASH + bytes(8) + marshal.dumps(code)

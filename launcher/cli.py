@@ -8,21 +8,43 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 from launcher.cluster import Cluster, Job, local_cluster, read_cluster
 from launcher.errors import EXIT_INTERRUPTED, HostmeshError, UsageError
 
 USAGE = "launch [options] [SCRIPT.py [ARGS…] | -m MODULE [ARGS…] | -- COMMAND…]"
 EPILOG = """examples:
-  launch --local 4 --devices 2 examples/hello.py     four processes with two CPU devices each, on this machine
-  launch --local 2 -m my.training --steps 100        a module; what follows it is its own
+  launch --local 4 --devices 2                       the built-in job, on four processes with two CPU devices each
+  launch --local 4 --devices 2 --mesh data=-1,model=2 --steps 50
+                                                     the same with options of its own
+  launch --local 4 --devices 2 examples/hello.py     a script; what follows it is its own
+  launch --local 2 -m my.training --steps 100        a module
   launch --local 2 -- ./simulate --fast              any program; it finds its identity in HOSTMESH_* variables
-  launch --hosts cluster_configs/local.yaml          what the file's run: says
+  launch --hosts cluster_configs/local.yaml          what the file's run: says, else the built-in job
   launch --hosts tpu-pod.yaml --dry-run train.py     who would run where, and start nothing
 
 The exit code is 0 only when every process succeeded, else the culprit's (128+n for signal n); 69 when a host was lost,
-130 after Ctrl-C, 2 for a bad command line or cluster file. Ctrl-C stops a run in order, a second one at once."""
-WITH_VALUE = ("--hosts", "--local", "--devices", "--runs")
+75 when the run was preempted and saved, 130 after Ctrl-C, 2 for a bad command line or cluster file. Ctrl-C stops a run
+in order, with time to save for a job that can; a second one stops it at once."""
+# Checked here by name, and by value in the job itself: knowing more of it would take importing jax.
+JOB_OPTIONS = {
+    "--source": ("SPEC", "what to train on, such as digits:train"),
+    "--eval-source": ("SPEC", "what to evaluate on"),
+    "--batch-size": ("N", "rows of a global batch"),
+    "--mesh": ("AXES", "such as data=-1,model=2; a -1 is inferred"),
+    "--span-processes": (None, "let a replica of the model span processes"),
+    "--loading": ("HOW", "per_process, per_device, global or reshard"),
+    "--epochs": ("N", "how often each record is used"),
+    "--steps": ("N", "how many batches, instead of epochs"),
+    "--lr": ("RATE", "the learning rate"),
+    "--seed": ("N", "of the order of the records and of the first parameters"),
+    "--checkpoint-dir": ("DIR", "where to save, and to go on from; every host must see it"),
+    "--checkpoint-every": ("N", "steps between two saves"),
+    "--eval-every": ("N", "steps between two evaluations"),
+    "--tail": ("HOW", "what becomes of the last rows of an epoch: carry, pad or drop"),
+}
+WITH_VALUE = {"--hosts", "--local", "--devices", "--runs", *(name for name, (value, _) in JOB_OPTIONS.items() if value)}
 
 
 def main() -> None:
@@ -39,9 +61,9 @@ def fill_standard_streams() -> None:
 
 def launch(argv: list[str]) -> int:
     try:
-        options, job = parse(argv)
+        options, job, job_options = parse(argv)
         cluster = pick_cluster(options)
-        return start(options, cluster, job)
+        return start(options, cluster, job, job_options)
     except HostmeshError as error:
         for line in str(error).splitlines():
             print(f"launch: {line}", file=sys.stderr)
@@ -50,30 +72,46 @@ def launch(argv: list[str]) -> int:
         return EXIT_INTERRUPTED
 
 
-def parse(argv: list[str]) -> tuple[argparse.Namespace, Job | None]:
-    own, rest = split(argv)
-    options = build_parser().parse_args(own)
-    if not rest:
-        return options, None
-    kind, *words = rest
-    if kind == "--" and words:
-        return options, Job(command=tuple(words))
-    if kind == "-m" and words:
-        return options, Job(module=words[0], args=tuple(words[1:]))
+def parse(argv: list[str]) -> tuple[argparse.Namespace, Job | None, list[str]]:
+    own, job_options, rest = split(argv)
+    options, unknown = build_parser().parse_known_args([*own, *job_options])
+    if unknown:
+        raise UsageError(f"unknown option {unknown[0]}{nearest(unknown[0])}\nusage: {USAGE}; launch --help says more")
+    return options, parse_job(rest), job_options
+
+
+def parse_job(words: list[str]) -> Job | None:
+    if not words:
+        return None
+    kind, *rest = words
+    if kind == "--" and rest:
+        return Job(command=tuple(rest))
+    if kind == "-m" and rest:
+        return Job(module=rest[0], args=tuple(rest[1:]))
     if kind in ("--", "-m"):
         raise UsageError(f"found nothing after {kind}, wanted {'a COMMAND' if kind == '--' else 'a MODULE'}")
-    return options, Job(script=kind, args=tuple(words))
+    return Job(script=kind, args=tuple(rest))
 
 
-def split(argv: list[str]) -> tuple[list[str], list[str]]:
-    """The launcher's own options, and from the first other word on what is to run, untouched."""
+def split(argv: list[str]) -> tuple[list[str], list[str], list[str]]:
+    """The launcher's own options, those of the built-in job, and from the first other word on what is to run."""
+    own: list[str] = []
+    job_options: list[str] = []
     position = 0
-    while position < len(argv):
+    while position < len(argv) and argv[position].startswith("-") and argv[position] not in ("-m", "--"):
         word = argv[position]
-        if word in ("-m", "--") or not word.startswith("-"):
-            return argv[:position], argv[position:]
-        position += 2 if word in WITH_VALUE else 1
-    return argv, []
+        end = position + (2 if word in WITH_VALUE else 1)
+        (job_options if word.partition("=")[0] in JOB_OPTIONS else own).extend(argv[position:end])
+        position = end
+    return own, job_options, argv[position:]
+
+
+def nearest(option: str) -> str:
+    from difflib import get_close_matches
+
+    known = [name for action in build_parser()._actions for name in action.option_strings]
+    near = get_close_matches(option.partition("=")[0], known, 1)
+    return f"; nearest is {near[0]}" if near else ""
 
 
 class Parser(argparse.ArgumentParser):
@@ -98,6 +136,10 @@ def build_parser() -> Parser:
     add("--dry-run", action="store_true", help="print the plan and start nothing")
     add("--json", action="store_true", help="events (or, with --dry-run, the plan) as JSON on stdout")
     add("--runs", metavar="DIR", type=Path, default=Path("runs"), help="where run folders go (default: ./runs)")
+    job = parser.add_argument_group("the built-in job (when no script is given)")
+    for name, (value, meaning) in JOB_OPTIONS.items():
+        takes: dict[str, Any] = {"metavar": value} if value else {"action": "store_true"}
+        job.add_argument(name, help=meaning, **takes)
     return parser
 
 
@@ -133,12 +175,12 @@ def check_own_worker() -> None:
         )
 
 
-def start(options: argparse.Namespace, cluster: Cluster, given: Job | None) -> int:
+def start(options: argparse.Namespace, cluster: Cluster, given: Job | None, job_options: list[str]) -> int:
     check_own_worker()
     from launcher.plan import make_plan, plan_json, plan_table
     from launcher.program import check_job, pick_job
 
-    job = pick_job(given, cluster)
+    job = pick_job(given, cluster, job_options)
     if cluster.transport == "local":
         check_job(job, Path(cluster.workdir or ".").expanduser().absolute())
     plan = make_plan(cluster, job, options.devices, options.cold)

@@ -86,6 +86,7 @@ def write_result(run: Run, supervisor: Supervisor, verdict: Verdict, began: floa
             "process_id": verdict.process_id,
             "host": verdict.host,
             "victims": verdict.victims,
+            "saved_step": supervisor.state.saved_step,
             "began": round(began, 3),
             "seconds": round(seconds, 3),
             "exits": {str(process_id): code for process_id, code in sorted(supervisor.state.exits.items())},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from launcher.cluster import Cluster, Job
@@ -10,11 +11,23 @@ from launcher.errors import UsageError
 OURS = Path(__file__).resolve().parent.parent
 
 
-def pick_job(given: Job | None, cluster: Cluster) -> Job:
+def pick_job(given: Job | None, cluster: Cluster, job_options: Sequence[str] = ()) -> Job:
+    """What the command line says, else the cluster file, else the built-in job with the options meant for it."""
     job = given or cluster.run
     if job is None:
-        raise UsageError("nothing to run: wanted a SCRIPT.py, -m MODULE or -- COMMAND, or run: in the cluster file")
+        return Job(module="worker", args=tuple(job_options))
+    if job_options:
+        name = job_options[0].partition("=")[0]
+        raise UsageError(f"{name} is an option of the built-in job; {_say_where_it_goes(given)}")
     return job
+
+
+def _say_where_it_goes(given: Job | None) -> str:
+    if given is None:
+        return "put it among the args of run: in the cluster file"
+    if given.script is not None:
+        return f"put it after {given.script} to give it to your script"
+    return f"put it after {given.module} to give it to your module" if given.module else "put it after your command"
 
 
 def check_job(job: Job, workdir: Path) -> None:

@@ -24,6 +24,7 @@ class Run:
         self.plan = folder / "plan.json"
         self.events = folder / "events.jsonl"
         self.result = folder / "result.json"
+        self.summary = folder / "summary.json"
         self.logs = folder / "logs"
         self.stacks = folder / "stacks"
 
@@ -46,8 +47,11 @@ class Run:
         return self.stacks / f"process-{process_id:03d}.txt"
 
     def write_json(self, path: Path, value: Any) -> None:
+        write_aside(path, self.encode_json(value))
+
+    def encode_json(self, value: Any) -> bytes:
         text = json.dumps(redact_json(value, self.hidden), indent=2) + "\n"
-        write_aside(path, text.encode("utf-8", "surrogateescape"))
+        return text.encode("utf-8", "surrogateescape")
 
 
 def new_run_id() -> str:

@@ -21,6 +21,8 @@ LONGEST_LINE = 8192
 LONGEST_ESCAPE = 256
 BAR_INTERVAL = 1.0
 PALETTE = (36, 33, 32, 35, 94, 96, 93, 95)  # no red: it would look like an error
+# What XLA's CPU collectives print in every process for every group of devices; the log has it all.
+NOISE = "[Gloo] Rank "
 RESET = "\x1b[0m"
 
 _SGR = re.compile(r"\x1b\[[0-9;:]{0,64}m")
@@ -54,7 +56,7 @@ class LineCutter:
     def feed(self, data: bytes) -> list[str]:
         text = self._line + self._clean(self._decoder.decode(data))
         *lines, rest = text.split("\n")
-        if "\r" in text or max(map(len, lines), default=0) > LONGEST_LINE // 4:
+        if "\r" in text or NOISE in text or max(map(len, lines), default=0) > LONGEST_LINE // 4:
             lines = [piece for line in lines for piece in self._end_line(line)]
         return self._reset_colours(lines + self._hold(rest))
 
@@ -85,7 +87,7 @@ class LineCutter:
 
     def _end_line(self, line: str) -> list[str]:
         overwrote, state = _newest_state(line)
-        is_wanted = state != self._shown and not (overwrote and _is_blank(state))
+        is_wanted = state != self._shown and not (overwrote and _is_blank(state)) and not state.startswith(NOISE)
         self._shown = self.due = None
         return _cut_long(state) if is_wanted else []
 

@@ -21,7 +21,8 @@ from launcher.plan import Plan
 from launcher.redact import redact_json, redact_text
 from launcher.run import Run, write_aside
 from launcher.screen import Screen
-from launcher.verdict import Failure, Verdict
+from launcher.verdict import Failure, Verdict, crashed_alike
+from worker.identity import EXIT_PREEMPTED
 
 STOP_GRACE = 3.0
 TICK = 0.5
@@ -57,10 +58,27 @@ class State:
     nursery_death: Verdict | None = None
     interrupts: list[int] = field(default_factory=list)
     interrupted_at: float = 0.0
+    save_seconds: float | None = None
+    saved_step: int | None = None
 
     @property
     def everyone_ended(self) -> bool:
         return len(self.exits) == self.num_processes
+
+    @property
+    def all_exits_are_orderly(self) -> bool:
+        return set(self.exits.values()) <= {0, EXIT_PREEMPTED}
+
+    @property
+    def was_preempted(self) -> bool:
+        return self.everyone_ended and self.all_exits_are_orderly and EXIT_PREEMPTED in self.exits.values()
+
+    @property
+    def stop_grace(self) -> float:
+        """A save takes every process: once one is gone in another way, there is nothing to wait for."""
+        if self.save_seconds is None or not self.all_exits_are_orderly:
+            return STOP_GRACE
+        return self.save_seconds
 
     @property
     def cause_is_leaving(self) -> bool:
@@ -82,14 +100,13 @@ WAIT, SPAWN, ASK_TO_STOP = Decision("wait"), Decision("spawn"), Decision("ask to
 
 def decide(state: State, now: float) -> Decision:
     if state.interrupts:
-        patient = len(state.interrupts) == 1 and now - state.interrupted_at < STOP_GRACE
-        if patient and state.spawned and not state.everyone_ended and not state.lost:
-            return ASK_TO_STOP
-        return Decision("end", verdicts.stopped_by(state.interrupts[0]))
+        return decide_stop(state, now)
+    if state.was_preempted:
+        return Decision("end", verdicts.preempted(state.saved_step))
     if state.nursery_death is not None:
         return Decision("end", state.nursery_death)
     culprit = verdicts.find_culprit(state.failures, now, state.everyone_ended)
-    if culprit is not None and not (culprit.lost_a_peer and (state.lost or state.cause_is_leaving)):
+    if culprit is not None and (culprit.is_a_cause or not (state.lost or state.cause_is_leaving)):
         return Decision("end", blame(culprit, state))
     if state.lost:
         return Decision("end", state.lost[0])
@@ -102,10 +119,45 @@ def decide(state: State, now: float) -> Decision:
     return WAIT
 
 
+def decide_stop(state: State, now: float) -> Decision:
+    """Somebody asked the launcher to stop: the processes get some time, a second request ends it."""
+    patient = len(state.interrupts) == 1 and state.spawned
+    if patient and state.save_seconds is not None and (trouble := find_trouble_with_saving(state)):
+        return Decision("end", trouble)
+    in_time = now - state.interrupted_at < state.stop_grace
+    if patient and in_time and not state.everyone_ended and not state.lost:
+        return ASK_TO_STOP
+    number, step = state.interrupts[0], state.saved_step
+    if state.was_preempted and number == signal.SIGTERM:
+        return Decision("end", verdicts.preempted(step))
+    return Decision("end", verdicts.stopped_by(number, step, in_order=state.was_preempted))
+
+
+def find_trouble_with_saving(state: State) -> Verdict | None:
+    """A process that the request itself ended is none."""
+    causes = [f for f in state.failures if f.is_a_cause and f.code != -signal.SIGTERM]
+    if causes:
+        return blame(min(causes, key=lambda failure: failure.at), state)
+    return state.lost[0] if state.lost else None
+
+
 def blame(culprit: Failure, state: State) -> Verdict:
-    others = state.num_processes - 1 - sum(code == 0 for code in state.exits.values())
-    same = [f for f in state.failures if f.process_id != culprit.process_id and f.resembles(culprit)]
-    return verdicts.process_failed(culprit, others, len(same), state.logs)
+    all_others = state.num_processes - 1
+    others = all_others - sum(code == 0 for code in state.exits.values())
+    same = find_alike(culprit, state)
+    if len(same) == all_others:
+        # They are all the cause; the first of them that said something speaks for them.
+        alike = [f for f in state.failures if f.resembles(culprit)]
+        culprit = min(alike, key=lambda failure: (not failure.said, failure.process_id))
+    return verdicts.process_failed(culprit, all_others, others, len(same), state.logs)
+
+
+def find_alike(culprit: Failure, state: State) -> set[int]:
+    """Others that failed in the same way, also if they were killed on their way out."""
+    alike = {failure.process_id for failure in state.failures if failure.resembles(culprit)}
+    if culprit.crash is not None:
+        alike |= {number for number, (_, crash) in state.crashes.items() if crashed_alike(culprit.crash, crash)}
+    return {number for number in alike if number != culprit.process_id and state.exits.get(number) != 0}
 
 
 class Supervisor:
@@ -237,9 +289,14 @@ class Supervisor:
             return
         if not self.state.interrupts:
             self.state.interrupted_at = time.monotonic()
-            self.screen.note(f"launch: {verdicts.stopped_by(number).message}; stopping the processes (again: at once)")
+            self.screen.note(f"launch: {verdicts.name_signal(number)}: {self._say_what_stops()} (again: at once)")
         self.state.interrupts.append(number)
         self.events.add("interrupted", signal=number)
+
+    def _say_what_stops(self) -> str:
+        if self.state.save_seconds is None:
+            return "stopping the processes"
+        return f"asked the processes to save and stop; up to {self.state.save_seconds:g} s"
 
     def _lose(self, host: int, why: str, said: str) -> None:
         if host in self.gone:
@@ -305,23 +362,38 @@ class Supervisor:
             state.failures.append(failure)
 
     def _note_fact(self, host: int, fact: wire.Fact) -> None:
-        state, address = self.state, self.state.hosts[host]
-        match fact.name, fact.process_id:
-            case "crash", int(process_id):
-                crash = redact_json({**verdicts.NO_CRASH, **fact.detail}, self.secrets.values())
-                state.crashes[process_id] = time.monotonic(), crash
-                if crash["lost_peer"]:
-                    self._save(self.run_folder.stacks_of(process_id), str(crash["traceback"]).encode())
-            case "joining", int(process_id):
+        address = self.state.hosts[host]
+        if fact.process_id is not None:
+            self._note_process_fact(fact.process_id, fact.name, fact.detail)
+        elif fact.name == "nursery_failed":
+            self.screen.note(f"launch: no warm start on {address}: {fact.detail['problem']}; starting cold")
+        elif fact.name == "nursery_died":
+            count = self.plan.cluster.hosts[host].processes
+            self.state.nursery_death = verdicts.nursery_died(address, fact.detail["problem"], count, self.state.logs)
+        if fact.name != "metrics" or fact.process_id == 0:  # those of all processes would fill a disk
+            self.events.add(fact.name, host=address, process_id=fact.process_id, detail=fact.detail)
+
+    def _note_process_fact(self, process_id: int, name: str, detail: dict[str, Any]) -> None:
+        state = self.state
+        match name, detail:
+            case "crash", _:
+                self._note_crash(process_id, detail)
+            case "joining", _:
                 state.joining.add(process_id)
-            case "joined", int(process_id):
+            case "joined", _:
                 state.joined.add(process_id)
-            case "nursery_failed", None:
-                self.screen.note(f"launch: no warm start on {address}: {fact.detail['problem']}; starting cold")
-            case "nursery_died", None:
-                count = self.plan.cluster.hosts[host].processes
-                state.nursery_death = verdicts.nursery_died(address, fact.detail["problem"], count, state.logs)
-        self.events.add(fact.name, host=address, process_id=fact.process_id, detail=fact.detail)
+            case "saves_when_stopped", {"seconds": int(seconds) | float(seconds)}:
+                state.save_seconds = max(state.save_seconds or 0.0, seconds)
+            case "saved", {"step": int(step)}:
+                state.saved_step = step
+            case "summary", _ if process_id == 0:
+                self._save(self.run_folder.summary, self.run_folder.encode_json(detail))
+
+    def _note_crash(self, process_id: int, detail: dict[str, Any]) -> None:
+        crash = redact_json({**verdicts.NO_CRASH, **detail}, self.secrets.values())
+        self.state.crashes[process_id] = time.monotonic(), crash
+        if crash["lost_peer"] or crash["explained"]:  # the process itself does not print it
+            self._save(self.run_folder.stacks_of(process_id), str(crash["traceback"]).encode())
 
     def _save(self, path: Path, data: bytes) -> None:
         try:
@@ -339,6 +411,9 @@ class Supervisor:
         waited = f"after {now - self.began:.0f} s"
         if silent := [address for number, address in enumerate(state.hosts) if number not in state.answered]:
             self.screen.note(f"launch: {waited} still waiting for {', '.join(silent)} to answer")
+        elif left := sorted(failure.process_id for failure in state.failures if failure.was_preempted):
+            names = " ".join(map(str, left))
+            self.screen.note(f"launch: {waited} waiting for the others to leave as well as {names} (preempted)")
         elif state.joining - state.joined:
             for process_id in sorted(set(range(state.num_processes)) - state.joining):
                 what = "ended without calling" if process_id in state.exits else "has not called"

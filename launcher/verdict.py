@@ -9,14 +9,24 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from launcher.errors import EXIT_HOST_LOST, EXIT_USAGE
+from worker.identity import EXIT_PREEMPTED
 
 LAST_LINES = 12
 # How long a process that looks like a victim waits for somebody to look like the cause.
 PATIENCE_FOR_A_CAUSE = 2.0
+# How long a process that was preempted waits for the others to leave as well.
+PATIENCE_FOR_THE_OTHERS = 30.0
 # How jax's native code ends a process that lost another: these words in its last lines, and an abort.
 ABORTED = re.compile(r"coordination (service|agent)|distributed service detected|heartbeat|gloo", re.IGNORECASE)
 # What a crash record holds, for one that a process made up itself.
-NO_CRASH = {"type": "an exception", "message": "", "place": None, "traceback": "", "lost_peer": False}
+NO_CRASH = {
+    "type": "an exception",
+    "message": "",
+    "place": None,
+    "traceback": "",
+    "lost_peer": False,
+    "explained": False,
+}
 
 
 @dataclass(frozen=True)
@@ -36,10 +46,22 @@ class Failure:
             return bool(self.crash["lost_peer"])
         return self.code == -signal.SIGABRT and bool(ABORTED.search(self.tail))
 
+    @property
+    def was_preempted(self) -> bool:
+        return self.code == EXIT_PREEMPTED
+
+    @property
+    def is_a_cause(self) -> bool:
+        return not self.lost_a_peer and not self.was_preempted
+
+    @property
+    def said(self) -> list[str]:
+        return [line.rstrip() for line in self.tail.splitlines() if line.strip()][-LAST_LINES:]
+
     def resembles(self, other: Failure) -> bool:
         if self.crash is None or other.crash is None:
             return self.crash is other.crash and self.code == other.code
-        return all(self.crash[key] == other.crash[key] for key in ("type", "place"))
+        return crashed_alike(self.crash, other.crash)
 
 
 @dataclass(frozen=True)
@@ -56,13 +78,21 @@ class Verdict:
         return "\n".join([self.message, *("  " + line for line in self.detail)])
 
 
+def crashed_alike(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """The same exception at the same place; one that explains itself may be raised anywhere, in the same words."""
+    keys = ("type", "message") if one["explained"] else ("type", "place")
+    return all(one[key] == other[key] for key in keys)
+
+
 def find_culprit(failures: Sequence[Failure], now: float, final: bool) -> Failure | None:
-    """The first failure that is not a lost peer; else the first of all, when it is final or patience is over."""
+    """The first failure that is a cause; else the first of all, when it is final or patience is over."""
     ordered = sorted(failures, key=lambda failure: failure.at)
     for failure in ordered:
-        if not failure.lost_a_peer:
+        if failure.is_a_cause:
             return failure
-    if ordered and (final or now - ordered[0].at >= PATIENCE_FOR_A_CAUSE):
+    others_may_follow = any(failure.was_preempted for failure in ordered)
+    patience = PATIENCE_FOR_THE_OTHERS if others_may_follow else PATIENCE_FOR_A_CAUSE
+    if ordered and (final or now - ordered[0].at >= patience):
         return ordered[0]
     return None
 
@@ -71,16 +101,19 @@ def succeeded(count: int) -> Verdict:
     return Verdict("succeeded", 0, "the process succeeded" if count == 1 else f"all {count} processes succeeded")
 
 
-def process_failed(culprit: Failure, others: int, same: int, logs: str) -> Verdict:
-    """`others` processes were stopped or lost; `same` of them failed in the same way by themselves."""
-    message = f"the run failed: process {culprit.process_id} on {culprit.host} {how_it_ended(culprit.code)}"
+def process_failed(culprit: Failure, all_others: int, others: int, same: int, logs: str) -> Verdict:
+    """Of `all_others`, `others` did not succeed; `same` of these failed by themselves in the same way."""
+    who = f"process {culprit.process_id} on {culprit.host}"
     detail = _why(culprit)
-    if same:
+    if same == all_others > 0:
+        who = f"all {same + 1} processes failed alike: each"
+    elif same:
         detail.append(f"{_processes(same)} failed in the same way.")
     if others - same:
         detail.append(f"{_processes(others - same)} {'was' if others - same == 1 else 'were'} stopped.")
     detail.append(f"Logs: {logs}")
     code = culprit.code if culprit.code > 0 else 128 - culprit.code
+    message = f"the run failed: {who} {how_it_ended(culprit.code)}"
     return Verdict("failed", code, message, culprit.process_id, culprit.host, others - same, detail)
 
 
@@ -101,14 +134,24 @@ def nursery_died(host: str, problem: str, victims: int, logs: str) -> Verdict:
     )
 
 
-def stopped_by(number: int) -> Verdict:
-    name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
-    return Verdict("stopped", 128 + number, f"stopped by {name}")
+def preempted(step: int | None) -> Verdict:
+    saved = "" if step is None else f"; saved at step {step}: the same command goes on from there"
+    return Verdict("preempted", EXIT_PREEMPTED, f"preempted{saved}")
+
+
+def stopped_by(number: int, step: int | None = None, in_order: bool = False) -> Verdict:
+    """`step` is that of the last save; `in_order` says that every process left after it."""
+    saved = "" if step is None else f"; {'' if in_order else 'last '}saved at step {step}"
+    return Verdict("stopped", 128 + number, f"stopped by {name_signal(number)}{saved}")
+
+
+def name_signal(number: int) -> str:
+    return "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
 
 
 def how_it_ended(code: int) -> str:
     if code >= 0:
-        return f"exited with {code}"
+        return f"exited with {code}" + (" (preempted)" if code == EXIT_PREEMPTED else "")
     try:
         name = signal.Signals(-code).name
     except ValueError:
@@ -118,11 +161,21 @@ def how_it_ended(code: int) -> str:
 
 
 def _why(failure: Failure) -> list[str]:
-    if failure.crash is None:
-        return [line.rstrip() for line in failure.tail.splitlines() if line.strip()][-LAST_LINES:]
-    head, *rest = (failure.crash["message"] or "").splitlines() or [""]
-    place = [f"  {failure.crash['place']}"] if failure.crash.get("place") else []
-    return [f"{failure.crash['type']}: {head}".rstrip(": "), *rest[:3], *place]
+    crash = failure.crash
+    if crash is None:
+        return failure.said
+    head, *rest = str(crash["message"]).splitlines() or [""]
+    if crash["explained"]:
+        return _shorten([head, *rest])
+    place = [f"  {crash['place']}"] if crash["place"] else []
+    if failure.said and crash["type"] == "SystemExit" and head.isdecimal():
+        return [*failure.said, *place]  # sys.exit(2) explains nothing; what was printed before it may
+    return [f"{crash['type']}: {head}".rstrip(": "), *rest[:3], *place]
+
+
+def _shorten(lines: list[str]) -> list[str]:
+    left = len(lines) - LAST_LINES
+    return lines if left <= 0 else [*lines[:LAST_LINES], f"… and {left} more {'line' if left == 1 else 'lines'}"]
 
 
 def _processes(count: int) -> str:

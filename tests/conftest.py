@@ -21,6 +21,10 @@ REPO = Path(__file__).parent.parent
 LAUNCH = [sys.executable, "-P", "-c", "from launcher.cli import main; main()"]
 
 
+# Four devices for the tests that use jax in their own process; runs of `launch` start without these.
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4"
+os.environ["JAX_PLATFORMS"] = "cpu"
+
 OURS = ("HOSTMESH_", "JAX_", "XLA_", "PYTHON")
 
 

@@ -162,18 +162,18 @@ def test_a_worker_that_talks_nonsense_to_its_agent_does_no_harm(talk: Callable[.
 def test_facts_beyond_what_the_agent_takes_are_dropped_and_counted(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from worker import report
+    from worker import facts
 
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as deaf:
         deaf.bind(str(tmp_path / "facts"))
         monkeypatch.setenv("HOSTMESH_FACTS_SOCKET", str(tmp_path / "facts"))
         monkeypatch.setenv("HOSTMESH_PROCESS_ID", "0")
-        monkeypatch.setattr(report, "dropped_facts", 0)
+        monkeypatch.setattr(facts, "dropped_facts", 0)
         began = time.monotonic()
         for k in range(2000):
-            report.send_fact("metric", step=k)
+            facts.send_fact("metric", step=k)
         assert time.monotonic() - began < 2
-        assert report.dropped_facts > 0
+        assert facts.dropped_facts > 0
 
 
 def test_the_process_id_of_the_caller_is_never_hunted() -> None:

@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 from conftest import LAUNCH, Launch, Script, clean_env
 
+from launcher.cli import JOB_OPTIONS
+from worker.settings import make_parser
+
 
 def cluster(text: str) -> str:
     return f"transport: local\nrun: {{script: script.py}}\n{text}\n"
@@ -66,12 +69,28 @@ BAD_COMMANDS = {
     "no script": (["--local", "2", "nowhere.py"], "found no script nowhere.py in"),
     "a folder": (["--local", "2", "folder.py"], "found no script folder.py in"),
     "not Python": (["--local", "2", "script.sh"], "wanted a Python script; for anything else write --"),
-    "nothing to run": (["--local", "2"], "nothing to run"),
     "0 processes": (["--local", "0", "script.py"], "found 0, wanted a whole number of at least 1"),
     "too many": (["--local", "999999", "script.py"], "--local: found 999999, wanted from 1 to"),
     "a word": (["--local", "two", "script.py"], "found two, wanted a whole number"),
     "0 devices": (["--local", "2", "--devices", "0", "script.py"], "found 0, wanted a whole number of at least 1"),
-    "unknown option": (["--lokal", "2", "script.py"], "--lokal"),
+    "unknown option": (["--lokal", "2", "script.py"], "unknown option --lokal; nearest is --local"),
+    "misspelt, and no script": (["--local", "4", "--devces", "2"], "unknown option --devces; nearest is --devices"),
+    "misspelt job option": (["--local", "4", "--step=5"], "unknown option --step=5; nearest is --steps"),
+    "shortened job option": (["--local", "4", "--batch", "5"], "unknown option --batch; nearest is --batch-size"),
+    "job option, no value": (["--local", "4", "--steps"], "argument --steps: expected one argument"),
+    "job switch with a value": (["--local", "4", "--span-processes=1"], "argument --span-processes: ignored explicit"),
+    "job option for a script": (
+        ["--local", "2", "--steps", "5", "script.py"],
+        "--steps is an option of the built-in job; put it after script.py to give it to your script",
+    ),
+    "job option for a module": (
+        ["--local", "2", "--span-processes", "-m", "script"],
+        "--span-processes is an option of the built-in job; put it after script to give it to your module",
+    ),
+    "job option for a command": (
+        ["--local", "2", "--lr=1", "--", "true"],
+        "--lr is an option of the built-in job; put it after your command",
+    ),
     "no value": (["--local"], "expected one argument"),
     "no module": (["--local", "2", "-m"], "found nothing after -m"),
     "no command": (["--local", "2", "--"], "found nothing after --"),
@@ -116,10 +135,19 @@ def test_a_read_only_runs_folder(script: Script, tmp_path: Path) -> None:
     assert not (tmp_path / "started").exists()
 
 
+def test_a_job_option_for_what_the_cluster_file_runs(launch: Launch, script: Script, tmp_path: Path) -> None:
+    script("open('started', 'w')")
+    (tmp_path / "cluster.yaml").write_text(cluster("hosts: [a]"))
+    done = launch("--hosts", "cluster.yaml", "--seed", "5")
+    assert done.returncode == 2
+    assert "--seed is an option of the built-in job; put it among the args of run: in the cluster file" in done.stderr
+    assert not (tmp_path / "started").exists()
+
+
 @pytest.mark.parametrize("name", ["worker.py", "launcher/__init__.py", "worker/__init__.py", "launcher.py"])
 def test_a_users_module_that_would_hide_ours(launch: Launch, script: Script, name: str) -> None:
     script("pass", name)
-    for what in ([script("pass")], ["-m", "script"]):
+    for what in ([script("pass")], ["-m", "script"], []):
         done = launch("--local", "2", *what)
         assert done.returncode == 2
         assert f"{name} would hide hostmesh's own package" in done.stderr
@@ -150,7 +178,15 @@ def test_help_teaches_and_is_quick() -> None:
         "--dry-run",
         "--json",
         "--runs",
-        "examples:",
+        "examples:\n  launch --local 4 --devices 2  ",
         "exit code",
     ):
         assert word in done.stdout
+
+
+def test_the_launcher_knows_the_options_of_the_built_in_job() -> None:
+    """It lists them itself, because it may not import the job."""
+    actions = {action.option_strings[-1]: action for action in make_parser()._actions if action.dest != "help"}
+    assert {name: action.nargs != 0 for name, action in actions.items()} == {
+        name: value is not None for name, (value, _) in JOB_OPTIONS.items()
+    }

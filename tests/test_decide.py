@@ -8,17 +8,19 @@ from typing import Any
 import pytest
 
 from launcher.supervisor import ASK_TO_STOP, SPAWN, WAIT, State, decide
-from launcher.verdict import Failure, Verdict, host_lost, nursery_died
+from launcher.verdict import NO_CRASH, Failure, Verdict, host_lost, nursery_died
 
 NOW = 100.0
-OWN = {"type": "ValueError", "message": "no data", "place": "train.py:8 in main", "lost_peer": False, "traceback": ""}
+OWN = {**NO_CRASH, "type": "ValueError", "message": "no data", "place": "train.py:8 in main"}
 PEER = {
+    **NO_CRASH,
     "type": "ValueError",
     "message": "UNKNOWN: Gloo",
     "place": "train.py:9 in main",
     "lost_peer": True,
-    "traceback": "",
 }
+EXPLAINED = {**NO_CRASH, "type": "worker.errors.DataError", "message": "step 3: bad row", "explained": True}
+EXIT_TWO = {**NO_CRASH, "type": "SystemExit", "message": "2", "place": "job.py:7 in main"}
 LOST = host_lost("b", "lost its agent", "", "logs/")
 
 
@@ -48,6 +50,12 @@ WAITING = {
     "all is well": running(),
     "some succeeded": running(exits={0: 0, 1: 0}),
     "a victim, and the cause may still come": running(failures=[failure(1, NOW - 1, crash=PEER)], exits={1: 1}),
+    "one was preempted, and the others may follow": running(
+        failures=[failure(1, NOW - 29, code=75)], exits={0: 0, 1: 75}
+    ),
+    "one was preempted, and another lost it": running(
+        failures=[failure(1, NOW - 9, code=75), failure(2, NOW - 8, crash=PEER)], exits={1: 75, 2: 1}
+    ),
     "a victim, while the cause runs its exit handlers": running(
         failures=[failure(1, NOW - 4, crash=PEER)], exits={1: 1}, crashes={2: (NOW - 4, OWN)}
     ),
@@ -85,6 +93,9 @@ BLAMED = {
         1,
     ),
     "the first victim when patience is over": ([failure(1, 97, crash=PEER), failure(2, 98, crash=PEER)], 1),
+    "a failure after somebody was preempted": ([failure(1, 97, code=75), failure(3, 98, crash=OWN)], 3),
+    "who was preempted alone, when the others do not follow": ([failure(1, 69, code=75)], 1),
+    "who was preempted alone, and not who lost it": ([failure(2, 69, code=75), failure(1, 70, crash=PEER)], 2),
 }  # fmt: skip
 
 
@@ -142,3 +153,142 @@ def test_victims_are_counted_and_likes_are_told_apart() -> None:
     assert verdict.victims == 2
     assert "1 other process failed in the same way." in verdict.detail
     assert "2 other processes were stopped." in verdict.detail
+
+
+PREEMPTED = {
+    "all were preempted": [75, 75, 75, 75],
+    "some had nothing left to do": [0, 75, 0, 75],
+}
+
+
+def saved(codes: list[int], **known: Any) -> State:
+    failures = [failure(number, NOW, code=code) for number, code in enumerate(codes) if code]
+    return running(exits=dict(enumerate(codes)), failures=failures, saved_step=120, **known)
+
+
+@pytest.mark.parametrize("who", PREEMPTED)
+def test_a_run_is_preempted_when(who: str) -> None:
+    verdict = ended(saved(PREEMPTED[who]))
+    assert (verdict.outcome, verdict.exit_code, verdict.detail) == ("preempted", 75, [])
+    assert verdict.message == "preempted; saved at step 120: the same command goes on from there"
+
+
+def test_a_preempted_run_that_never_saved_says_no_more() -> None:
+    assert ended(running(exits=dict.fromkeys(range(4), 75))).message == "preempted"
+
+
+def test_a_process_that_is_preempted_alone_is_blamed_with_the_reason() -> None:
+    verdict = ended(running(failures=[failure(1, NOW - 30, code=75)], exits={1: 75}))
+    assert verdict.message == "the run failed: process 1 on a exited with 75 (preempted)"
+    assert "3 other processes were stopped." in verdict.detail
+
+
+def test_a_lost_host_ends_the_wait_for_those_who_may_follow() -> None:
+    assert ended(running(failures=[failure(1, NOW, code=75)], exits={1: 75}, lost=[LOST])) is LOST
+
+
+REQUESTS = {
+    "Ctrl-C": (signal.SIGINT, "stopped", 130, "stopped by Ctrl-C; saved at step 120"),
+    "SIGHUP": (signal.SIGHUP, "stopped", 129, "stopped by SIGHUP; saved at step 120"),
+    "SIGTERM": (signal.SIGTERM, "preempted", 75, "preempted; saved at step 120: the same command goes on from there"),
+}
+
+
+@pytest.mark.parametrize("request_", REQUESTS)
+def test_who_asks_processes_that_save_gets_his_own_verdict(request_: str) -> None:
+    number, *wanted = REQUESTS[request_]
+    verdict = ended(saved([75] * 4, interrupts=[number], interrupted_at=NOW, save_seconds=60))
+    assert [verdict.outcome, verdict.exit_code, verdict.message] == wanted
+
+
+def test_an_older_save_is_told_as_such() -> None:
+    asked_twice = running(interrupts=[2, 2], interrupted_at=NOW, save_seconds=60, saved_step=100)
+    assert ended(asked_twice).message == "stopped by Ctrl-C; last saved at step 100"
+
+
+def stopping(seconds_ago: float, **known: Any) -> State:
+    return running(interrupts=[signal.SIGINT], interrupted_at=NOW - seconds_ago, **{"save_seconds": 60, **known})
+
+
+STILL_SAVING = {
+    "more time than others get": stopping(59),
+    "some have left": stopping(59, exits={0: 75, 1: 0}, failures=[failure(0, NOW - 9, code=75)]),
+    "one ended by the request itself": stopping(2, exits={0: -15}, failures=[failure(0, NOW, code=-15)]),
+    "nobody saves, and three seconds are not over": stopping(2, save_seconds=None),
+}
+DONE_SAVING = {
+    "time is over": stopping(60),
+    "their own time is over, which is short": stopping(1, save_seconds=1),
+    "one is gone unsaved, and so nobody can save": stopping(3, exits={0: -15}, failures=[failure(0, NOW, code=-15)]),
+    "nobody saves, and three seconds are over": stopping(3, save_seconds=None),
+}
+
+
+@pytest.mark.parametrize("situation", STILL_SAVING)
+def test_a_stop_waits_while(situation: str) -> None:
+    assert decide(STILL_SAVING[situation], NOW) is ASK_TO_STOP
+
+
+@pytest.mark.parametrize("situation", DONE_SAVING)
+def test_a_stop_ends_when(situation: str) -> None:
+    verdict = ended(DONE_SAVING[situation])
+    assert (verdict.outcome, verdict.exit_code) == ("stopped", 130)
+
+
+def test_a_save_that_fails_is_the_verdict() -> None:
+    verdict = ended(stopping(1, exits={2: 1}, failures=[failure(2, NOW, crash=OWN)]))
+    assert verdict.outcome == "failed" and verdict.process_id == 2
+
+
+def test_a_host_lost_while_saving_is_the_verdict() -> None:
+    assert ended(stopping(1, lost=[LOST])) is LOST
+
+
+def test_a_second_request_ends_a_save_that_fails_as_any_other() -> None:
+    failed = running(interrupts=[2, 2], save_seconds=60, exits={2: 1}, failures=[failure(2, NOW, crash=OWN)])
+    assert ended(failed).exit_code == 130
+
+
+def everywhere(crash: dict[str, Any], code: int = 1, tails: tuple[str, ...] = ("",) * 4) -> State:
+    failures = [failure(number, 9 - number, code, crash, tail) for number, tail in enumerate(tails)]
+    return running(failures=failures, exits=dict.fromkeys(range(len(tails)), code))
+
+
+def test_an_error_that_explains_itself_is_told_in_its_own_words() -> None:
+    verdict = ended(running(failures=[failure(1, 9, crash=EXPLAINED)], exits={1: 1}))
+    assert verdict.message == "the run failed: process 1 on a exited with 1"
+    assert verdict.detail == ["step 3: bad row", "3 other processes were stopped.", "Logs: logs/"]
+
+
+def test_one_mistake_in_all_processes_is_told_once() -> None:
+    verdict = ended(everywhere(EXPLAINED))
+    assert verdict.message == "the run failed: all 4 processes failed alike: each exited with 1"
+    assert verdict.detail == ["step 3: bad row", "Logs: logs/"] and verdict.victims == 0
+
+
+def test_a_process_killed_after_its_crash_record_failed_alike_too() -> None:
+    known = everywhere(EXPLAINED, tails=("",) * 2)
+    known.crashes = {number: (NOW, EXPLAINED) for number in range(4)}
+    assert "all 4 processes failed alike" in ended(known).message
+
+
+def test_the_same_error_in_other_words_is_not_alike() -> None:
+    failures = [failure(0, 9, crash=EXPLAINED), failure(1, 9.1, crash={**EXPLAINED, "message": "step 3: other"})]
+    assert "3 other processes were stopped." in ended(running(failures=failures, exits={0: 1, 1: 1})).detail
+
+
+def test_a_long_explanation_is_shown_whole_up_to_a_dozen_lines() -> None:
+    long = {**EXPLAINED, "message": "\n".join(f"line {k}" for k in range(20))}
+    detail = ended(running(failures=[failure(1, 9, crash=long)], exits={1: 1})).detail
+    assert detail[:12] == [f"line {k}" for k in range(12)] and detail[12] == "… and 8 more lines"
+
+
+def test_a_bare_exit_code_is_explained_by_what_was_printed() -> None:
+    verdict = ended(everywhere(EXIT_TWO, 2, ("usage: job\njob: error: no such option\n", "", "", "")))
+    assert verdict.message == "the run failed: all 4 processes failed alike: each exited with 2"
+    assert verdict.detail[:3] == ["usage: job", "job: error: no such option", "  job.py:7 in main"]
+
+
+def test_a_process_alone_is_never_all_processes() -> None:
+    alone = State(("a",), 1, "logs/", failures=[failure(0, 9, crash=OWN)], exits={0: 1})
+    assert ended(alone).message == "the run failed: process 0 on a exited with 1"

@@ -75,10 +75,62 @@ def test_a_stuck_process_leaves_its_stack(start: Start, script: Script, how: lis
 def test_the_same_mistake_everywhere_is_told_once(launch: Launch, script: Script) -> None:
     done = launch("--local", "4", script("import jax\njax.distributed.initialize()\nraise RuntimeError('no data')\n"))
     assert done.returncode == 1
-    assert re.search(r"the run failed: process \d on localhost exited with 1", done.stderr)
     told = done.stderr[done.stderr.index("launch: the run failed") :]
+    assert re.match(
+        r"launch: the run failed: (process \d on localhost|all 4 processes failed alike: each) exited", told
+    )
     assert told.count("RuntimeError: no data") == 1
-    assert "failed in the same way" in told or "were stopped" in told
+    assert "failed in the same way" in told or "were stopped" in told or "alike" in told
+
+
+MISTAKE = """
+import time
+from worker.errors import {error}
+from worker.facts import send_fact
+try:
+    1 / 0
+except ZeroDivisionError as cause:
+    raise {error}("found 3 rows, wanted 4:\\nsay batch_size=3") from cause
+"""
+
+
+@pytest.mark.parametrize("how", [[], ["--cold"]], ids=["warm", "cold"])
+@pytest.mark.parametrize("error", ["WorkerError", "DataError", "MissingPackageError"])
+def test_a_users_mistake_is_told_without_a_traceback(start: Start, script: Script, how: list[str], error: str) -> None:
+    run = start("--local", "1", *how, script(MISTAKE.format(error=error)))
+    assert run.wait() == 1
+    assert run.log(0) == b"error: found 3 rows, wanted 4:\nsay batch_size=3\n"
+    assert run.result["message"] == "the run failed: process 0 on localhost exited with 1"
+    assert run.result["detail"][:2] == ["found 3 rows, wanted 4:", "say batch_size=3"]
+    assert run.result["detail"][2].startswith("Logs: ")
+    assert "Traceback" not in run.stderr
+    trace = (run.run_folder / "stacks" / "process-000.txt").read_text()
+    assert "ZeroDivisionError" in trace and 'script.py", line 8' in trace
+
+
+# Each process fails once the others have got there too.
+TOGETHER = """
+import os, time
+open("ready-" + os.environ["HOSTMESH_PROCESS_ID"], "w").close()
+while sum(name.startswith("ready-") for name in os.listdir()) < 4: time.sleep(0.001)
+"""
+
+
+def test_a_users_mistake_in_all_processes_reads_as_one(start: Start, script: Script) -> None:
+    run = start("--local", "4", script(TOGETHER + MISTAKE.format(error="DisagreementError")))
+    assert run.wait() == 1
+    assert run.result["message"] == "the run failed: all 4 processes failed alike: each exited with 1"
+    assert run.result["detail"][:2] == ["found 3 rows, wanted 4:", "say batch_size=3"]
+    assert run.result["victims"] == 0
+
+
+def test_a_bad_command_line_of_the_program_reads_as_one(start: Start, script: Script) -> None:
+    text = "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--steps', type=int)\n"
+    run = start("--local", "4", script(text + TOGETHER + "parser.parse_args()\n"), "--steps", "x")
+    assert run.wait() == 2
+    assert run.result["message"].endswith("exited with 2")
+    told = "\n".join(run.result["detail"])
+    assert told.count("error: argument --steps: invalid int value: 'x'") == 1 and "SystemExit" not in told
 
 
 def test_a_failure_before_joining_does_not_hang_the_others(start: Start, script: Script) -> None:

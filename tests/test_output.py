@@ -225,7 +225,7 @@ def test_events_that_nobody_reads_hold_nobody_up(script: Script, tmp_path: Path)
 
 def test_a_flood_of_facts_stays_bounded_too(start: Start, script: Script) -> None:
     name = script(
-        "import os, time\nfrom worker.report import send_fact\nwhile not os.path.exists('go'): time.sleep(0.01)\n"
+        "import os, time\nfrom worker.facts import send_fact\nwhile not os.path.exists('go'): time.sleep(0.01)\n"
         "end = time.monotonic() + 3\nwhile time.monotonic() < end: send_fact('metric', text='x' * 2000)\n"
     )
     run = start("--local", "2", "--cold", name)

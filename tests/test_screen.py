@@ -549,3 +549,13 @@ def test_colour_is_for_terminals_only(is_terminal: bool, environ: dict[str, str]
     out = io.StringIO()
     out.isatty = lambda: is_terminal  # type: ignore[method-assign]
     assert use_colour(out, environ) is wanted
+
+
+def test_the_chatter_of_collectives_is_left_to_the_log() -> None:
+    cutter = LineCutter(colour=False)
+    noise = b"[Gloo] Rank 1 is connected to 3 peer ranks. Expected number of connected peer ranks is : 3\n"
+    assert cutter.feed(b"before\n" + noise + b"Gloo failed\n[Gloo] an error\n") == [
+        "before",
+        "Gloo failed",
+        "[Gloo] an error",
+    ]

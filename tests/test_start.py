@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import subprocess
@@ -90,6 +91,46 @@ def test_a_module_is_run_as_python_does(launch: Launch, tmp_path: Path) -> None:
     assert results(done.stdout) == ["__main__ pack ['--steps', '3', '--json']"] * 2
 
 
+@pytest.mark.parametrize(
+    ("args", "wanted"),
+    [
+        ([], []),
+        (["--steps", "50", "--batch-size=128", "--span-processes", "--lr=-1e-3"],) * 2,
+        (["--source", "a b", "--devices", "2", "--tail", "", "--json"], ["--source", "a b", "--tail", ""]),
+    ],
+)
+def test_without_a_script_the_built_in_job_gets_its_options(
+    launch: Launch, tmp_path: Path, args: list[str], wanted: list[str]
+) -> None:
+    (tmp_path / "c.yaml").write_text("transport: local\nhosts: [here]\n")
+    for where in (["--local", "2"], ["--hosts", "c.yaml"]):
+        done = launch(*args, *where, "--dry-run", "--json")
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout)["argv"] == ["-m", "worker", *wanted]
+
+
+def test_what_follows_the_script_is_its_own_even_if_the_built_in_job_knows_it(launch: Launch, script: Script) -> None:
+    name = script("import sys; print('RESULT', sys.argv[1:])")
+    done = launch("--local", "2", name, "--steps", "3", "--mesh=x")
+    assert results(done.stdout) == ["['--steps', '3', '--mesh=x']"] * 2
+
+
+def test_data_files_of_the_worker_package_travel_with_it(launch: Launch, script: Script) -> None:
+    """To a private folder on the host: what a worker reads there must be the file, byte for byte."""
+    text = (
+        "import hashlib, pathlib, worker\nfolder = pathlib.Path(worker.__file__).parent\n"
+        "assert 'hostmesh-' in str(folder)\n"
+        "for file in sorted(folder.rglob('*.npz')):\n"
+        "    print('RESULT', file.relative_to(folder), hashlib.sha256(file.read_bytes()).hexdigest())\n"
+    )
+    done = launch("--local", "1", script(text))
+    files = sorted((REPO / "worker").rglob("*.npz"))
+    digests = [hashlib.sha256(file.read_bytes()).hexdigest() for file in files]
+    assert files and results(done.stdout) == [
+        f"{file.relative_to(REPO / 'worker')} {digest}" for file, digest in zip(files, digests, strict=True)
+    ]
+
+
 def test_a_command_finds_its_identity_in_its_environment(launch: Launch) -> None:
     text = "echo RESULT $HOSTMESH_PROCESS_ID $HOSTMESH_NUM_PROCESSES $HOSTMESH_HOST $HOSTMESH_LOCAL_PROCESS_ID"
     done = launch("--local", "2", "--", "sh", "-c", text)
@@ -164,6 +205,7 @@ def test_warm_cold_and_plain_python_look_alike(launch: Launch, script: Script, t
         ("import sys; sys.exit(7)", 7, None),
         ("import sys; sys.exit('gone wrong')", 1, "gone wrong"),
         ("raise SystemExit(300)", 300 & 0xFF, None),
+        ("raise SystemExit(75)", 75, None),
         ("import os; os._exit(9)", 9, None),
         ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", 137, None),
         ("def f(:", 1, "SyntaxError"),

@@ -16,8 +16,9 @@ from typing import NoReturn
 
 from worker.crash import crash_record
 from worker.distributed import forget_jax, prepare_jax
-from worker.identity import DUMP_SIGNAL, STACKS_FILE
-from worker.report import send_fact
+from worker.errors import WorkerError
+from worker.facts import send_fact
+from worker.identity import DUMP_SIGNAL, EXIT_PREEMPTED, STACKS_FILE
 
 EXIT_HANDLERS_PATIENCE = 5.0
 LOST_PEER_PATIENCE = 3.0
@@ -25,17 +26,19 @@ OWN_FRAMES = (__file__, "<frozen runpy>", "<frozen importlib._bootstrap>", "<fro
 
 
 def run(argv: list[str]) -> None:
-    """`argv` is `SCRIPT.py ARGS…` or `-m MODULE ARGS…`. Returns, or raises SystemExit, only after success."""
+    """`argv` is `SCRIPT.py ARGS…` or `-m MODULE ARGS…`. Returns, or raises SystemExit, only for an orderly leave."""
     _introduce()
     prepare_jax()
     try:
         _execute(argv)
     except SystemExit as stop:
-        if code := _exit_code(stop):
+        if (code := _exit_code(stop)) not in (0, EXIT_PREEMPTED):
             _fail(stop, code)
         raise
     except KeyboardInterrupt as error:
         _fail(error, 130)
+    except WorkerError as error:
+        _fail(error, error.exit_code)
     except BaseException as error:
         _fail(error, 1)
 
@@ -75,15 +78,22 @@ def _exit_code(stop: SystemExit) -> int:
 def _fail(error: BaseException, code: int) -> NoReturn:
     error.__traceback__ = _without_own_frames(error.__traceback__)
     record = crash_record(error)
-    send_fact("crash", must_arrive=True, **record)
+    send_fact("crash", must_arrive=True, explained=isinstance(error, WorkerError), **record)
     if record["lost_peer"]:
         # The cause is elsewhere, and the launcher about to end this process: a traceback here would only hide it.
         time.sleep(LOST_PEER_PATIENCE)
-    if not isinstance(error, SystemExit):
+    _show(error, record["message"])
+    _leave(code)
+
+
+def _show(error: BaseException, message: object) -> None:
+    """A traceback would only hide a message that says all there is to say to the user."""
+    if isinstance(error, WorkerError):
+        print(f"error: {message}", file=sys.stderr)
+    elif not isinstance(error, SystemExit):
         sys.excepthook(type(error), error, error.__traceback__)
     elif isinstance(error.code, str):
         print(error.code, file=sys.stderr)
-    _leave(code)
 
 
 def _without_own_frames(trace: TracebackType | None) -> TracebackType | None:

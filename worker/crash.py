@@ -28,7 +28,7 @@ def crash_record(error: BaseException) -> dict[str, object]:
         "message": _message(error),
         "place": _place(error.__traceback__),
         "traceback": text[-LONGEST_TRACEBACK:],
-        "lost_peer": LOST_PEER.match(_message(error)) is not None,
+        "lost_peer": getattr(error, "lost_peer", False) or LOST_PEER.match(_message(error)) is not None,
     }
 
 

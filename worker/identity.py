@@ -20,6 +20,9 @@ STACKS_FILE = "HOSTMESH_STACKS_FILE"
 # A process that said hello dumps its stacks at this signal; any other would die of it.
 DUMP_SIGNAL = signal.SIGRTMIN + 5 if hasattr(signal, "SIGRTMIN") else signal.SIGUSR2
 
+# What a process that was asked to stop, saved and left exits with: the same command goes on from there.
+EXIT_PREEMPTED = 75
+
 # jax reads these two by itself, at the call of initialize().
 JAX_COORDINATOR_ADDRESS = "JAX_COORDINATOR_ADDRESS"
 JAX_COORDINATOR_BIND_ADDRESS = "JAX_COORDINATOR_BIND_ADDRESS"

@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 Words: TypeAlias = NDArray[np.uint64]
 
 # NumPy's cost per call is that of thousands of ids: positions are computed in blocks, and reads are slices of blocks.
-BLOCK = 1 << 16
+BLOCK = 1 << 15
 BLOCKS_KEPT = 8
+FEW_EPOCHS = 8
 END = 1 << 62
 
 # A change of any of these, or of the arithmetic below, changes every order: saved positions would lose their meaning.
@@ -76,8 +77,18 @@ def _block(order: Order, number: int) -> NDArray[np.int64]:
     nth, places = np.divmod(np.arange(place, place + BLOCK, dtype=np.uint64), np.uint64(order.length))
     if order.shuffle:
         keys = _keys(order.seed, epoch, int(nth[-1]) + 1)
-        places = _shuffled(places, order.length, keys, nth)
+        places = _shuffled_by_epoch(places, order.length, keys, nth)
     return places.view(np.int64)
+
+
+def _shuffled_by_epoch(places: Words, length: int, keys: Words, nth: Words) -> Words:
+    """A few epochs one by one, with a key each; many at once, with a column of keys for each place: that is slower."""
+    epochs = keys.shape[1]
+    if epochs > FEW_EPOCHS:
+        return _shuffled(places, length, keys, nth)
+    cuts = np.searchsorted(nth, np.arange(1, epochs))
+    parts = [_shuffled(part, length, keys[:, n : n + 1], nth) for n, part in enumerate(np.split(places, cuts))]
+    return np.concatenate(parts)
 
 
 def _keys(seed: int, epoch: int, epochs: int) -> Words:
@@ -86,10 +97,10 @@ def _keys(seed: int, epoch: int, epochs: int) -> Words:
     digest = hashlib.blake2b(digits, digest_size=8 * ROUNDS, person=PURPOSE).digest()
     of_rounds = np.frombuffer(digest, "<u8").astype(np.uint64)[:, None]
     of_epochs = np.arange(epoch, epoch + epochs, dtype=np.uint64) * STRIDE
-    return _mixed(of_rounds + of_epochs)
+    return mix_words(of_rounds + of_epochs)
 
 
-def _mixed(words: Words) -> Words:
+def mix_words(words: Words) -> Words:
     """The output function of SplitMix64: a bijection in which each bit of a word depends on all of them."""
     words = (words ^ (words >> SHIFTS[0])) * FACTORS[0]
     words = (words ^ (words >> SHIFTS[1])) * FACTORS[1]

@@ -1,0 +1,167 @@
+"""Loaders of several processes: what differs or breaks in one is told, and nobody waits; streams end together."""
+
+from __future__ import annotations
+
+import pytest
+from conftest import Launch, Script
+
+# argv[1] names the case; process 1 is the odd one.
+CASES = """
+import sys
+import jax
+import numpy as np
+import worker
+from worker.errors import DisagreementError
+
+worker.join()
+case, me = sys.argv[1], jax.process_index()
+odd = me == 1
+mesh = worker.make_mesh(data=-1)
+options = {"batch_size": 8, "steps": 5}
+source = {"id": np.arange(40)}
+
+class Failing:
+    name = "failing"
+    def __len__(self):
+        return 40
+    def read(self, ids):
+        if odd and 17 in ids:
+            raise OSError("bad sector")
+        return {"id": ids}
+    def records(self, ids):
+        return [{"id": np.int64(record)} for record in ids]
+
+if case == "length":
+    source = {"id": np.arange(41 if odd else 40)}
+elif case == "dtype":
+    source = {"id": np.arange(40, dtype=np.float32 if odd else np.int64)}
+elif case == "content":
+    source = {"id": np.arange(40)[:: -1 if odd else 1]}
+elif case == "batch size":
+    options["batch_size"] = 16 if odd else 8
+elif case == "mapped dtype":
+    options["map"] = lambda block: {"id": block["id"].astype(np.float32 if odd else np.int32)}
+elif case == "mapped shape":
+    options["map"] = lambda block: {"id": np.stack([block["id"]] * (2 if odd else 3), axis=1)}
+elif case == "record":
+    source = Failing()
+elif case == "file":
+    source = "npz:nowhere.npz" if odd else source
+elif case == "no device":
+    mesh = jax.sharding.Mesh(jax.devices()[:1], "data")
+elif case == "unseeded":
+    random = np.random.default_rng(me)
+    source = worker.Stream(lambda shard, shards: ({"id": n} for n in random.permutation(40)), name="shuffled")
+elif case == "stream record":
+    def records(shard, shards):
+        for n in range(40):
+            if odd and n == 30:
+                raise OSError("bad sector")
+            yield {"id": n}
+    source = worker.Stream(records, name="numbers")
+total = 0
+try:
+    for batch in worker.Loader(source, mesh, **options):
+        total += int(batch["id"].sum())
+except DisagreementError as error:
+    if sys.argv[2:] != ["catch"]:
+        raise
+    print("raised", error)
+else:
+    print("total", total)
+"""
+
+
+@pytest.mark.parametrize(
+    ("case", "messages"),
+    [
+        ("length", ["records: process 0 has 40, process 1 has 41"]),
+        ("dtype", ['rows: process 0 has "id: int64", process 1 has "id: float32"']),
+        ("content", ["content: process 0 has"]),
+        ("batch size", ["batch_size: process 0 has 8, process 1 has 16"]),
+        ("mapped dtype", ['id: process 0 has "int32[]", process 1 has "float32[]"']),
+        ("mapped shape", ['id: process 0 has "int32[3]", process 1 has "int32[2]"']),
+        (
+            "unseeded",
+            ["shuffled: process 0 and process 1 read different records in shard 0", "give every shuffle a seed"],
+        ),
+    ],
+)
+def test_what_differs_is_told_by_every_process_before_they_meet(
+    launch: Launch, script: Script, case: str, messages: list[str]
+) -> None:
+    done = launch("--local", "2", script(CASES), case, "catch")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert sorted(line[:3] for line in lines) == ["[0 ", "[1 "]
+    assert all("raised" in line and message in line for line in lines for message in messages)
+
+
+@pytest.mark.parametrize(
+    ("case", "message"),
+    [
+        ("record", "record 17 of failing: OSError: bad sector"),
+        ("file", "nowhere.npz"),
+        ("no device", "process 1 has no device in the mesh"),
+        ("stream record", "step 3: numbers: OSError: bad sector"),
+    ],
+)
+def test_what_breaks_in_one_process_ends_the_run_and_names_it(
+    launch: Launch, script: Script, case: str, message: str
+) -> None:
+    done = launch("--local", "2", script(CASES), case)
+    assert done.returncode == 1
+    assert "the run failed: process 1 on localhost exited with 1" in done.stderr
+    assert message in done.stderr
+
+
+STREAM = """
+import sys
+import jax
+import numpy as np
+import worker
+
+worker.join()
+tail, lengths = sys.argv[1], [int(length) for length in sys.argv[2].split(",")]
+def shard(number, shards):
+    assert shards == len(lengths)
+    return ({"id": 1000 * number + n} for n in range(lengths[number]))
+stream = worker.Stream(shard, shards=len(lengths), name="uneven")
+loader = worker.Loader(stream, worker.make_mesh(data=-1), 16, epochs=1, tail=tail)
+steps, rows = 0, []
+for batch in loader:
+    steps += 1
+    for nth, part in enumerate(batch["id"].addressable_shards):
+        real = np.asarray(batch["mask"].addressable_shards[nth].data) if tail == "pad" else slice(None)
+        rows += np.asarray(part.data)[real].tolist()
+print("steps", steps, "rows", len(rows), "distinct", len(set(rows)))
+again = worker.Loader(stream, worker.make_mesh(data=-1), 16, epochs=1, tail=tail)
+again.restore(2)
+batch = next(again)
+print("restored", [int(part.data[0]) for part in batch["id"].addressable_shards])
+"""
+
+
+@pytest.mark.parametrize("processes", [1, 2, 4])
+def test_a_stream_that_ends_early_somewhere_ends_everywhere_at_that_step(
+    launch: Launch, script: Script, processes: int
+) -> None:
+    done = launch("--local", str(processes), script(STREAM), "carry", "40,40,19,40")
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = [line.split("] ")[1] for line in done.stdout.splitlines()]
+    assert lines.count(f"steps 4 rows {64 // processes} distinct {64 // processes}") == processes
+
+
+@pytest.mark.parametrize("processes", [1, 2, 4])
+def test_a_padded_stream_gives_every_record_of_every_shard(launch: Launch, script: Script, processes: int) -> None:
+    done = launch("--local", str(processes), script(STREAM), "pad", "40,40,19,40")
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = [line.split("] ")[1].split() for line in done.stdout.splitlines() if "steps" in line]
+    assert {words[1] for words in found} == {"10"}
+    assert sum(int(words[3]) for words in found) == sum(int(words[5]) for words in found) == 139
+
+
+def test_a_restored_stream_goes_on_where_it_was(launch: Launch, script: Script) -> None:
+    done = launch("--local", "2", script(STREAM), "carry", "40,40,40,40")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "restored [8]" in done.stdout and "restored [2008]" in done.stdout

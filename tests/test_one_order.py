@@ -1,0 +1,119 @@
+"""The global batch at a step is the same array for every topology, mesh, loading strategy and after every restore."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from conftest import Launch, Script
+
+# Rows of three kinds: an image that `map` changes at random, a sequence that is cut along both axes, and an id.
+# The first run saves whole batches; the others compare each device's part with them.
+CHECK = """
+import itertools
+import sys
+
+import jax
+import numpy as np
+from jax.sharding import PartitionSpec as P
+
+import worker
+
+LENGTH, BATCH, STEPS = 101, 16, 21
+reference = sys.argv[1]
+
+def rows(ids):
+    return {
+        "image": (ids[:, None, None] * 7 + np.arange(6).reshape(2, 3)).astype(np.uint8),
+        "tokens": (ids[:, None] * 100 + np.arange(8)).astype(np.int32),
+        "id": ids.astype(np.int32),
+    }
+
+class Source:
+    name = "rows"
+    def __len__(self):
+        return LENGTH
+    def read(self, ids):
+        return rows(ids)
+
+def change(block, ids, rng):
+    flip = rng.random() < 0.5
+    noise = rng.normal((2, 3)).astype(np.float32)
+    image = np.where(flip[:, None, None], block["image"][:, :, ::-1], block["image"]).astype(np.float32) + noise
+    return {**block, "image": image, "shift": rng.integers(0, 100).astype(np.int32), "seen": ids.astype(np.int32)}
+
+def make(mesh, loading, prefetch, device_prefetch):
+    cut = P("data", "model") if "model" in mesh.axis_names else P("data")
+    whole = P("data")
+    spec = {"image": whole, "tokens": cut, "id": whole, "shift": P(), "seen": whole}
+    return worker.Loader(
+        Source(), mesh, BATCH, spec=spec, seed=5, steps=STEPS, map=change, loading=loading,
+        prefetch=prefetch, device_prefetch=device_prefetch,
+    )
+
+def compare(step, batch, wanted):
+    for name, array in batch.items():
+        for shard in array.addressable_shards:
+            found, part = np.asarray(shard.data), wanted[f"{step}/{name}"][shard.index]
+            assert found.dtype == part.dtype and np.array_equal(found, part), (step, name, shard.device, found, part)
+
+worker.join()
+devices, processes = jax.device_count(), jax.process_count()
+if len(sys.argv) > 2:
+    loader = make(worker.make_mesh(data=1), "per_process", 0, 0)
+    np.savez(reference, **{f"{k}/{name}": array for k, batch in enumerate(loader) for name, array in batch.items()})
+    sys.exit()
+wanted = np.load(reference)
+wanted = {name: wanted[name] for name in wanted.files}
+meshes = {"data": worker.make_mesh(data=-1)}
+for model in (2, 4):
+    if devices % model == 0:
+        within = jax.local_device_count() % model == 0
+        meshes[f"model {model}"] = worker.make_mesh(data=-1, model=model, span_processes=not within)
+if processes > 1 and devices > processes:
+    # Replicas across processes although they would fit inside one.
+    ordered = np.array(jax.devices()).reshape(processes, -1).T
+    meshes["across"] = jax.sharding.Mesh(ordered.reshape(-1, processes), ("data", "model"))
+tiers = itertools.cycle([(2, 1), (0, 0), (2, 0), (1, 2), (0, 1)])
+random = np.random.default_rng(0)
+checked = 0
+for name, mesh in meshes.items():
+    for loading in ("per_process", "per_device", "global", "reshard"):
+        loader = make(mesh, loading, *next(tiers))
+        for batch in loader:
+            compare(loader.step - 1, batch, wanted)
+            checked += 1
+        assert loader.state() == STEPS
+        for start in (0, STEPS - 1, *random.integers(1, STEPS, 2).tolist()):
+            again = make(mesh, loading, *next(tiers))
+            again.restore(start)
+            for _ in range(min(3, STEPS - start)):
+                compare(again.step, next(again), wanted)
+            again.close()
+if jax.process_index() == 0:
+    print("meshes", ",".join(meshes), "checked", checked)
+"""
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    import subprocess
+
+    from conftest import LAUNCH, clean_env
+
+    folder = tmp_path_factory.mktemp("reference")
+    (folder / "check.py").write_text(CHECK)
+    args = ["--local", "1", "check.py", str(folder / "batches.npz"), "save"]
+    subprocess.run([*LAUNCH, *args], cwd=folder, env=clean_env(), check=True, capture_output=True, timeout=60)
+    return folder / "batches.npz"
+
+
+@pytest.mark.parametrize("devices", [1, 2, 4])
+@pytest.mark.parametrize("processes", [1, 2, 4])
+def test_every_topology_mesh_and_loading_gives_the_same_arrays(
+    launch: Launch, script: Script, reference: Path, processes: int, devices: int
+) -> None:
+    done = launch("--local", str(processes), "--devices", str(devices), script(CHECK), str(reference), timeout=110)
+    assert done.returncode == 0, done.stdout + done.stderr
+    meshes = 1 + (processes * devices % 2 == 0) + (processes * devices % 4 == 0) + (processes > 1 and devices > 1)
+    assert f"checked {meshes * 4 * 21}" in done.stdout

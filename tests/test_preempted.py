@@ -1,0 +1,191 @@
+"""Asked to stop: processes that can save get the time for it, and the same command goes on from there."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import Any
+
+import pytest
+from conftest import Launch, LiveRun, Script, Start, await_true, processes_of
+
+WARM_AND_COLD = pytest.mark.parametrize("how", [[], ["--cold"]], ids=["warm", "cold"])
+PROCESSES = 2
+
+# Each process waits for SIGTERM, tells that it begins to save, saves in its own way, and leaves.
+SAVES = """
+import atexit, os, signal, sys, threading, time
+from worker.facts import send_fact
+process_id = int(os.environ["HOSTMESH_PROCESS_ID"])
+asked = threading.Event()
+signal.signal(signal.SIGTERM, lambda *_: asked.set())
+atexit.register(lambda: print("left in order"))
+send_fact("saves_when_stopped", must_arrive=True, seconds={seconds})
+asked.wait()
+send_fact("saving", must_arrive=True)
+{save}
+send_fact("saved", must_arrive=True, step=120)
+sys.exit(75)
+"""
+FOR_EVER = "threading.Event().wait()"
+MESSAGE = "preempted; saved at step 120: the same command goes on from there"
+
+
+@pytest.fixture
+def saving(start: Start, script: Script) -> Any:
+    """Start processes that save as told; returns when all of them are ready to be asked."""
+
+    def begin(save: str = "pass", *args: str, seconds: float = 60) -> LiveRun:
+        run = start("--local", str(PROCESSES), *args, script(SAVES.format(save=save, seconds=seconds)))
+        run.await_event("saves_when_stopped", count=PROCESSES)
+        return run
+
+    return begin
+
+
+def pids(run: LiveRun) -> list[int]:
+    return [run.await_event("process started", process_id=k)["pid"] for k in range(PROCESSES)]
+
+
+def assert_all_left_in_order(run: LiveRun) -> None:
+    assert run.result["exits"] == {str(k): 75 for k in range(PROCESSES)}
+    assert [run.log(k) for k in range(PROCESSES)] == [b"left in order\n"] * PROCESSES
+    assert run.result["saved_step"] == 120
+    assert '"crash"' not in (run.run_folder / "events.jsonl").read_text()
+    assert not processes_of(run.id)
+
+
+def test_a_save_that_takes_longer_than_a_stop_is_waited_for(saving: Any) -> None:
+    run = saving("time.sleep(4)", "--cold")
+    run.launcher.send_signal(signal.SIGINT)
+    assert run.wait() == 130
+    assert run.result["outcome"] == "stopped" and run.result["message"] == "stopped by Ctrl-C; saved at step 120"
+    assert "Ctrl-C: asked the processes to save and stop; up to 60 s (again: at once)" in run.stderr
+    assert_all_left_in_order(run)
+
+
+@WARM_AND_COLD
+def test_a_launcher_that_gets_sigterm_is_preempted(saving: Any, how: list[str]) -> None:
+    run = saving("pass", *how)
+    run.launcher.send_signal(signal.SIGTERM)
+    assert run.wait() == 75
+    assert run.result["outcome"] == "preempted" and run.result["message"] == MESSAGE
+    assert_all_left_in_order(run)
+
+
+def test_processes_that_get_sigterm_themselves_are_preempted(saving: Any) -> None:
+    run = saving()
+    for pid in pids(run):
+        os.kill(pid, signal.SIGTERM)
+    assert run.wait() == 75
+    assert run.result["message"] == MESSAGE
+    assert_all_left_in_order(run)
+
+
+def test_who_leaves_early_does_not_end_the_others(saving: Any) -> None:
+    run = saving("while process_id == 1 and not os.path.exists('go'): time.sleep(0.01)")
+    for pid in pids(run):
+        os.kill(pid, signal.SIGTERM)
+    run.await_event("process exited", process_id=0, code=75)
+    (run.folder / "go").touch()
+    assert run.wait() == 75
+    assert_all_left_in_order(run)
+
+
+def test_who_fails_while_another_has_left_is_the_culprit(saving: Any) -> None:
+    wait = "while process_id == 1 and not os.path.exists('go'): time.sleep(0.01)"
+    run = saving(wait + "\nif process_id == 1: raise OSError('disk full')")
+    for pid in pids(run):
+        os.kill(pid, signal.SIGTERM)
+    run.await_event("process exited", process_id=0, code=75)
+    (run.folder / "go").touch()
+    assert run.wait() == 1
+    assert run.result["process_id"] == 1 and run.result["detail"][0] == "OSError: disk full"
+    assert not processes_of(run.id)
+
+
+def test_a_second_interrupt_ends_a_save_at_once(saving: Any) -> None:
+    run = saving(FOR_EVER)
+    run.launcher.send_signal(signal.SIGINT)
+    run.await_event("saving", count=PROCESSES)
+    began = time.monotonic()
+    run.launcher.send_signal(signal.SIGINT)
+    assert run.wait() == 130
+    assert time.monotonic() - began < 5
+    assert run.result["message"] == "stopped by Ctrl-C" and run.result["saved_step"] is None
+    assert not processes_of(run.id)
+
+
+def test_a_save_that_never_ends_gets_the_time_it_asked_for(saving: Any) -> None:
+    run = saving(FOR_EVER, seconds=1)
+    run.launcher.send_signal(signal.SIGINT)
+    began = run.await_event("interrupted")["time"]
+    assert run.wait() == 130
+    assert 1 <= run.await_event("run ended")["time"] - began < 3  # and not the 3 s that others get
+    assert run.result["exits"] == {str(k): -signal.SIGKILL for k in range(PROCESSES)}
+    assert not processes_of(run.id)
+
+
+def test_a_save_that_fails_is_the_verdict_and_nobody_waits_for_the_rest(saving: Any) -> None:
+    run = saving(f"if process_id == 1: raise OSError('disk full')\n{FOR_EVER}")
+    run.launcher.send_signal(signal.SIGINT)
+    assert run.wait(timeout=30) == 1
+    assert run.result["process_id"] == 1 and run.result["detail"][0] == "OSError: disk full"
+    assert not processes_of(run.id)
+
+
+def test_a_host_lost_while_saving_is_the_verdict(saving: Any) -> None:
+    run = saving(FOR_EVER)
+    run.launcher.send_signal(signal.SIGINT)
+    run.await_event("saving", count=PROCESSES)
+    os.kill(run.await_event("host connected")["agent_pid"], signal.SIGKILL)
+    assert run.wait(timeout=30) == 69
+    await_true(lambda: not processes_of(run.id), 5, "everything gone")
+
+
+def test_a_killed_launcher_leaves_no_process_that_saves(saving: Any) -> None:
+    run = saving(FOR_EVER)
+    run.launcher.send_signal(signal.SIGINT)
+    run.await_event("saving", count=PROCESSES)
+    run.launcher.kill()
+    await_true(lambda: not processes_of(run.id), 5, "everything gone")
+
+
+def test_a_command_can_be_preempted_too(launch: Launch) -> None:
+    done = launch("--local", "2", "--", "sh", "-c", "exit 75")
+    assert done.returncode == 75
+    assert done.stderr.splitlines()[-1] == "launch: preempted"
+
+
+# jax carries the news of a SIGTERM from one process to all, who then stop at the same step.
+TRAIN = """
+import sys
+import jax
+from jax.experimental import multihost_utils
+from worker.facts import send_fact
+jax.distributed.initialize()
+send_fact("saves_when_stopped", must_arrive=True, seconds=60)
+for step in range(10**9):
+    multihost_utils.sync_global_devices(str(step))
+    if step == 3:
+        send_fact("up", must_arrive=True)
+    if multihost_utils.reached_preemption_sync_point(step):
+        send_fact("saved", must_arrive=True, step=step)
+        sys.exit(75)
+"""
+
+
+@WARM_AND_COLD
+@pytest.mark.parametrize("target", ["one process", "the launcher"])
+def test_jax_processes_stop_at_one_step_and_leave_through_its_barrier(
+    start: Start, script: Script, how: list[str], target: str
+) -> None:
+    run = start("--local", str(PROCESSES), *how, script(TRAIN))
+    run.await_event("up", count=PROCESSES)
+    os.kill(pids(run)[1] if target == "one process" else run.launcher.pid, signal.SIGTERM)
+    assert run.wait() == 75, run.stderr
+    steps = [run.await_event("saved", count=k + 1)["detail"]["step"] for k in range(PROCESSES)]
+    assert len(set(steps)) == 1 and run.result["saved_step"] == steps[0]
+    assert "Traceback" not in run.stderr and "ABORT" not in run.stderr.upper()
+    assert not processes_of(run.id)

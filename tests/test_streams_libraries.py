@@ -1,0 +1,251 @@
+"""Streams of every library: each pass begins anew, each record is in one shard, and none shuffles behind our back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import grain
+import numpy as np
+import pytest
+
+from worker.errors import DataError
+from worker.rows import leaves
+from worker.sources import as_source, as_stream
+from worker.stream import Stream
+
+COUNT = 22
+
+
+def numbers(stream: Stream, shard: int, shards: int) -> list[int]:
+    """The field `n` of all records of one pass."""
+    found: list[int] = []
+    for item in stream.open(shard, shards):
+        assert all(isinstance(leaf, (np.ndarray, np.generic)) for _, leaf in leaves(item)), item
+        found += np.atleast_1d(item["n"]).tolist()
+    return found
+
+
+def check_stream(make: Callable[..., Stream], batched: bool) -> None:
+    """Twice, because the second epoch opens it again; interleaved, because one process may read several shards."""
+    for shards in (1, 2, 3):
+        stream = make(shards=shards)
+        assert (stream.batched, stream.shards) == (batched, shards)
+        for _ in range(2):
+            found = [numbers(stream, shard, shards) for shard in range(shards)]
+            assert sorted(n for part in found for n in part) == list(range(COUNT))
+            assert max(map(len, found)) - min(map(len, found)) <= 1
+        together = zip(*(stream.open(shard, shards) for shard in range(shards)), strict=False)
+        firsts = [int(np.atleast_1d(item["n"])[0]) for item in next(together)]
+        assert len(set(firsts)) == shards
+
+
+def make_record(n: int) -> dict[str, Any]:
+    return {"n": np.int64(n), "x": np.full((2, 3), n, np.float32)}
+
+
+def grain_datasets() -> dict[str, tuple[Any, bool]]:
+    records = grain.MapDataset.range(COUNT).map(make_record)
+    sampler = grain.samplers.IndexSampler(COUNT, grain.sharding.NoSharding(), shuffle=False, num_epochs=1)
+    plain: dict[str, Any] = {"data_source": records, "sampler": sampler, "worker_count": 0}
+    return {
+        "iter": (records.to_iter_dataset(), False),
+        "iter, batched": (records.to_iter_dataset().batch(4).map(lambda batch: batch), True),
+        "map, batched": (records.batch(4).to_iter_dataset(), True),
+        "loader": (grain.DataLoader(**plain), False),
+        "loader, batched": (grain.DataLoader(**plain, operations=[grain.transforms.Batch(4)]), True),
+    }
+
+
+@pytest.mark.parametrize("kind", grain_datasets())
+def test_grain_streams(kind: str) -> None:
+    dataset, batched = grain_datasets()[kind]
+    check_stream(lambda **options: as_stream(dataset, **options), batched)
+    assert isinstance(as_source(dataset), Stream)
+
+
+def test_a_grain_loader_of_one_shard_is_refused() -> None:
+    sampler = grain.samplers.IndexSampler(COUNT, grain.sharding.ShardOptions(1, 4), num_epochs=1, seed=0)
+    loader = grain.DataLoader(data_source=list(range(COUNT)), sampler=sampler)
+    with pytest.raises(DataError, match=r"reads only shard 1 of 4, wanted all records: pass .*NoSharding\(\)"):
+        as_stream(loader)
+
+
+def test_a_batch_that_is_taken_apart_gives_records() -> None:
+    class Apart(grain.experimental.FlatMapTransform):  # type: ignore[misc]
+        max_fan_out = 4
+
+        def flat_map(self, batch: Any) -> Any:
+            return list(batch)
+
+    batches = grain.MapDataset.range(COUNT).batch(4)
+    assert as_stream(batches.to_iter_dataset()).batched
+    apart = grain.experimental.FlatMapIterDataset(batches.to_iter_dataset(), Apart())
+    assert not as_stream(apart).batched
+    assert as_stream(apart, batched=True).batched
+
+
+@pytest.fixture(scope="session")
+def torch() -> Any:
+    return pytest.importorskip("torch", reason="hostmesh[torch]")
+
+
+def torch_records(torch: Any) -> Any:
+    class Records(torch.utils.data.IterableDataset):  # type: ignore[misc]
+        def __iter__(self) -> Any:
+            return ({**make_record(n), "x": torch.full((2,), n)} for n in range(COUNT))
+
+    return Records()
+
+
+def test_torch_iterable_datasets(torch: Any) -> None:
+    check_stream(lambda **options: as_stream(torch_records(torch), **options), batched=False)
+
+
+@pytest.mark.parametrize("batch_size", [None, 4])
+def test_torch_loaders(torch: Any, batch_size: int | None) -> None:
+    loader = torch.utils.data.DataLoader(torch_records(torch), batch_size=batch_size)
+    check_stream(lambda **options: as_stream(loader, **options), batched=batch_size is not None)
+    assert isinstance(as_source(loader), Stream)
+
+
+def test_text_that_torch_collates_is_an_array(torch: Any) -> None:
+    records = [{"n": np.int64(n), "pair": (str(n), n)} for n in range(4)]
+    (block,) = as_stream(torch.utils.data.DataLoader(records, batch_size=4)).open(0, 1)
+    assert block["pair"][0].tolist() == ["0", "1", "2", "3"] and block["pair"][0].dtype == object
+
+
+def test_a_torch_loader_that_shuffles_without_a_seed_is_refused(torch: Any) -> None:
+    records = [make_record(n) for n in range(COUNT)]
+    samplers = torch.utils.data.BatchSampler(torch.utils.data.RandomSampler(records), 4, drop_last=False)
+    for loader in (
+        torch.utils.data.DataLoader(records, batch_size=4, shuffle=True),
+        torch.utils.data.DataLoader(records, batch_sampler=samplers),
+    ):
+        with pytest.raises(DataError, match=r"torch.Generator\(\).manual_seed\(0\), or better, pass the dataset"):
+            as_stream(loader)
+    seeded = [
+        torch.utils.data.DataLoader(records, batch_size=4, shuffle=True, generator=torch.Generator().manual_seed(0))
+        for _ in range(2)
+    ]
+    with pytest.raises(DataError, match="shuffles anew for each of 2 shards"):
+        as_stream(seeded[0], shards=2)
+    first, second = ([numbers(as_stream(loader), 0, 1) for _ in range(2)] for loader in seeded)
+    assert first == second and sorted(first[0]) == list(range(COUNT))
+    assert first[0] != first[1]
+
+
+def test_a_torch_loader_of_one_part_is_refused(torch: Any) -> None:
+    records = [make_record(n) for n in range(COUNT)]
+    sampler = torch.utils.data.distributed.DistributedSampler(records, num_replicas=4, rank=1)
+    with pytest.raises(DataError, match="reads only one of 4 parts"):
+        as_stream(torch.utils.data.DataLoader(records, sampler=sampler))
+
+
+@pytest.mark.parametrize("num_shards", [1, 3, 6])
+def test_hugging_face_iterable_datasets(num_shards: int) -> None:
+    datasets = pytest.importorskip("datasets", reason="hostmesh[hugging-face]")
+    columns = {"n": list(range(COUNT)), "x": [[n, n] for n in range(COUNT)]}
+    dataset = datasets.Dataset.from_dict(columns).to_iterable_dataset(num_shards=num_shards)
+    for shards in (1, 2, 3):
+        stream = as_stream(dataset, shards)
+        for _ in range(2):
+            found = [[int(item["n"]) for item in stream.open(shard, shards)] for shard in range(shards)]
+            assert sorted(n for part in found for n in part) == list(range(COUNT))
+            assert all(len(part) > COUNT // 4 for part in found)
+    first = next(iter(as_stream(dataset).open(0, 1)))
+    assert isinstance(first["x"], np.ndarray) and first["x"].dtype == np.int64
+
+
+def test_a_format_of_a_hugging_face_stream_is_kept() -> None:
+    datasets = pytest.importorskip("datasets", reason="hostmesh[hugging-face]")
+    dataset = datasets.Dataset.from_dict({"n": list(range(COUNT))}).to_iterable_dataset()
+    check_stream(lambda **options: as_stream(dataset.with_format("numpy"), **options), batched=False)
+    check_stream(lambda **options: as_stream(dataset.batch(4), batched=True, **options), batched=True)
+
+
+@pytest.fixture(scope="session")
+def tf() -> Any:
+    return pytest.importorskip("tensorflow", reason="hostmesh[tensorflow]")
+
+
+@pytest.mark.parametrize("batched", [False, True])
+def test_tf_data(tf: Any, batched: bool) -> None:
+    dataset = tf.data.Dataset.from_tensor_slices({"n": np.arange(COUNT), "x": np.zeros((COUNT, 2, 3))})
+    dataset = dataset.batch(4).map(lambda batch: batch).prefetch(2) if batched else dataset
+    check_stream(lambda **options: as_stream(dataset, **options), batched)
+    assert isinstance(as_source(dataset), Stream)
+
+
+def test_tf_data_tells_batches_from_records(tf: Any) -> None:
+    dataset = tf.data.Dataset.range(COUNT)
+    assert as_stream(dataset.padded_batch(4).cache()).batched
+    assert as_stream(dataset.batch(4).rebatch(3)).batched
+    assert not as_stream(dataset.batch(4).unbatch()).batched
+    assert not as_stream(dataset.batch(4), batched=False).batched
+
+
+def test_tf_data_that_shuffles_without_a_seed_is_refused(tf: Any) -> None:
+    dataset = tf.data.Dataset.from_tensor_slices({"n": np.arange(COUNT)})
+    with pytest.raises(DataError, match=r"shuffles differently in every process: give .shuffle\(\) a seed"):
+        as_stream(dataset.shuffle(10).batch(4))
+    with pytest.raises(DataError, match="shuffles anew for each of 2 shards"):
+        as_stream(dataset.shuffle(10, seed=3), shards=2)
+    fixed = dataset.shuffle(10, seed=3, reshuffle_each_iteration=False)
+    check_stream(lambda **options: as_stream(fixed, **options), batched=False)
+    anew = as_stream(dataset.shuffle(COUNT, seed=3))
+    passes = [numbers(anew, 0, 1) for _ in range(2)]
+    assert passes[0] != passes[1] and sorted(passes[0]) == sorted(passes[1])
+
+
+@pytest.fixture(scope="session")
+def make_pipeline() -> Callable[..., Any]:
+    pytest.importorskip("datarax", reason="hostmesh[datarax]")
+    import jax
+    from datarax.pipeline import Pipeline
+    from datarax.sources import MemorySource, MemorySourceConfig
+    from flax import nnx
+
+    class Noise(nnx.Module):  # type: ignore[misc]
+        def __init__(self, rngs: Any) -> None:
+            self.rngs = rngs
+
+        def __call__(self, batch: Any) -> Any:
+            return {**batch, "noise": jax.random.uniform(self.rngs.noise(), batch["n"].shape)}
+
+    def make(shuffle: bool = False) -> Any:
+        data = {"n": np.arange(COUNT, dtype=np.int32)}
+        source = MemorySource(MemorySourceConfig(shuffle=shuffle), data, rngs=nnx.Rngs(0, shuffle=1))
+        rngs = nnx.Rngs(0, noise=1)
+        return Pipeline(source=source, stages=[Noise(rngs)], batch_size=4, rngs=rngs)
+
+    return make
+
+
+def test_datarax_pipelines(make_pipeline: Callable[..., Any]) -> None:
+    """22 records in batches of 4: the last batch of a pipeline would hold two of the first again."""
+    pipeline = make_pipeline()
+    check_stream(lambda **options: as_stream(pipeline, **options), batched=True)
+    assert isinstance(as_source(pipeline), Stream)
+
+
+def test_a_datarax_stream_is_the_same_in_every_process(make_pipeline: Callable[..., Any]) -> None:
+    """One that reads both shards sees in each what another sees that reads only one; each pass has its own noise."""
+
+    def noise(stream: Stream, shard: int) -> list[float]:
+        return [value for block in stream.open(shard, 2) for value in block["noise"].tolist()]
+
+    both, one = as_stream(make_pipeline(), shards=2), as_stream(make_pipeline(), shards=2)
+    passes = [(noise(both, 0), noise(both, 1)) for _ in range(2)]
+    assert [noise(one, 1) for _ in range(2)] == [second for _, second in passes]
+    assert passes[0] != passes[1]
+
+
+def test_a_datarax_pipeline_that_repeats_records_is_refused(make_pipeline: Callable[..., Any]) -> None:
+    with pytest.raises(DataError, match="shuffles anew for every batch, so that records repeat"):
+        as_stream(make_pipeline(shuffle=True))
+
+
+def test_what_has_random_access_is_sent_to_the_loader() -> None:
+    with pytest.raises(DataError, match="RangeMapDataset can be read in any order"):
+        as_stream(grain.MapDataset.range(3))

@@ -1,0 +1,185 @@
+"""The built-in job: it learns, the same on every topology; it stops and goes on; it says what it cannot do."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import LAUNCH, Launch, Start, clean_env, processes_of
+
+ANNOUNCED = "digits:train: 1,437 records, 10 classes; 4 processes, 8 devices, mesh data=4, model=2; 169 steps of 128"
+
+
+def summary_in(folder: Path) -> dict[str, Any]:
+    (path,) = folder.glob("runs/*/summary.json")
+    found: dict[str, Any] = json.loads(path.read_text())
+    path.unlink()
+    return found
+
+
+def test_without_a_script_digits_are_learnt(launch: Launch, tmp_path: Path) -> None:
+    done = launch("--local", "4", "--devices", "2", timeout=110)
+    assert done.returncode == 0, done.stdout + done.stderr
+    summary = summary_in(tmp_path)
+    assert ANNOUNCED in done.stdout
+    assert summary["eval_accuracy"] >= 0.95 and summary["eval_records"] == 360
+    assert summary["steps"] == 169 and summary["mesh"] == {"data": 4, "model": 2}
+    last = [line for line in done.stdout.splitlines() if line][-1]
+    assert f"trained 169 steps in {summary['seconds']:.1f} s" in last
+    assert "waiting for input" in last and "test accuracy 0.9" in last
+    assert all(line.startswith("[0 ") for line in done.stdout.splitlines())
+
+
+SHORT = ("--epochs", "4", "--batch-size", "64")
+
+TOPOLOGIES = [
+    ("1", "1", ()),
+    ("1", "2", ("--mesh", "data=-1")),
+    ("1", "4", ("--loading", "reshard", "--mesh", "data=2,model=2")),
+    ("2", "1", ("--loading", "global")),
+    ("2", "2", ("--loading", "per_device")),
+    ("2", "4", ("--mesh", "data=2,model=4")),
+    ("4", "1", ("--mesh", "data=2,model=2", "--span-processes", "--loading", "reshard")),
+    ("4", "1", ("--mesh", "model=2,data=2", "--span-processes", "--loading", "per_device")),
+    ("4", "2", ("--mesh", "data=-1", "--tail", "carry")),
+]
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What one process with one device comes to."""
+    return run_to_end(tmp_path_factory.mktemp("alone"), "--local", "1", *SHORT)
+
+
+def run_to_end(folder: Path, *args: str) -> dict[str, Any]:
+    done = subprocess.run([*LAUNCH, *args], cwd=folder, env=clean_env(), capture_output=True, text=True, timeout=110)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return summary_in(folder)
+
+
+@pytest.mark.parametrize(("processes", "devices", "options"), TOPOLOGIES)
+def test_every_topology_and_loading_trains_alike(
+    tmp_path: Path, alone: dict[str, Any], processes: str, devices: str, options: tuple[str, ...]
+) -> None:
+    found = run_to_end(tmp_path, "--local", processes, "--devices", devices, *SHORT, *options)
+    for name in ("loss", "eval_loss"):
+        assert found[name] == pytest.approx(alone[name], abs=1e-5)
+    assert found["steps"] == alone["steps"] and found["processes"] == int(processes)
+
+
+LONG = ("--steps", "1500", "--checkpoint-dir", "saved")
+
+
+def test_stopped_and_continued_elsewhere_it_ends_as_if_never_stopped(start: Start, tmp_path: Path) -> None:
+    """Twice: by a signal to the launcher, then by one that reaches only one process."""
+    whole = tmp_path / "whole"
+    whole.mkdir()
+    wanted = run_to_end(whole, "--local", "1", *LONG)
+
+    run = start("--local", "2", "--devices", "2", *LONG, "--checkpoint-every", "1000")
+    run.await_event("metrics")
+    run.launcher.send_signal(signal.SIGTERM)
+    assert run.wait() == 75
+    assert run.result["outcome"] == "preempted" and not processes_of(run.id)
+    first = run.result["saved_step"]
+    assert f"preempted; saved at step {first}" in run.stderr and 0 < first < 1500
+
+    again = start("--local", "4", "--devices", "1", *LONG, "--mesh", "data=2,model=2", "--span-processes")
+    again.await_event("metrics")
+    os.kill(again.await_event("process started", process_id=2)["pid"], signal.SIGTERM)
+    assert again.wait() == 75, again.stderr
+    second = again.result["saved_step"]
+    assert f"going on after step {first}" in again.stderr and first < second < 1500
+
+    folder = tmp_path / "last"
+    folder.mkdir()
+    (folder / "saved").symlink_to(tmp_path / "saved")
+    found = run_to_end(folder, "--local", "1", "--devices", "4", *LONG, "--loading", "reshard")
+    assert found["resumed_from"] == second and found["steps"] == 1500
+    for name in ("loss", "eval_loss"):
+        assert found[name] == pytest.approx(wanted[name], abs=1e-5)
+
+
+def test_ctrl_c_saves_and_a_finished_run_only_evaluates(start: Start, launch: Launch, tmp_path: Path) -> None:
+    run = start("--local", "1", *LONG, "--steps", "100000")
+    run.await_event("metrics")
+    run.launcher.send_signal(signal.SIGINT)
+    assert run.wait() == 130
+    saved = run.result["saved_step"]
+    assert f"stopped by Ctrl-C; saved at step {saved}" in run.stderr
+
+    options = ("--local", "1", "--steps", "20", "--checkpoint-dir", "short")
+    first = launch(*options)
+    assert first.returncode == 0, first.stdout + first.stderr
+    again = launch(*options)
+    assert again.returncode == 0 and "going on after step 20" in again.stdout
+    assert "trained 20 steps" in again.stdout
+
+
+def test_it_shows_how_it_goes(launch: Launch) -> None:
+    done = launch("--local", "1", "--devices", "2", "--steps", "4000", "--eval-every", "1500")
+    assert done.returncode == 0, done.stderr
+    line = re.compile(r"step +\d+/4000  loss \d\.\d{4}  [\d,]+ records/s  \d+\.\d% waiting for input  \d+:\d\d left")
+    assert line.search(done.stdout), done.stdout
+    assert len(re.findall(r"step (?:1500|3000): test accuracy 0\.\d+ \(\d+ of 360\)", done.stdout)) == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "message"),
+    [
+        (("--mesh", "data=3"), 2, "--mesh: data=3 wants 3 devices, found 4 (2 processes of 2)"),
+        (("--mesh", "model=4,data=1"), 2, "--mesh: a model replica of 4 devices (model=4) would span processes"),
+        (("--mesh", "data"), 2, "--mesh wants axes like data=-1,model=2; found 'data'"),
+        (("--mesh", "devices=4"), 2, "--mesh wants axes like data=-1,model=2"),
+        (("--batch-size", "0"), 2, "--batch-size wants a number of 1 or more, found 0"),
+        (("--batch-size", "many"), 2, "argument --batch-size: invalid int value: 'many'"),
+        (("--batch-size", "33", "--mesh", "data=-1"), 2, "wanted a multiple of 4, found 33"),
+        (("--batch-size", "2000"), 2, "has 1437 records, fewer than one batch of 2000"),
+        (("--loading", "eager"), 2, "argument --loading: invalid choice: 'eager'"),
+        (("--lr", "-1"), 2, "--lr wants a number above 0, found -1.0"),
+        (("--source", "digit:train"), 1, "digits"),
+        (("--source", "npz:nowhere.npz"), 1, "nowhere.npz"),
+        (("--checkpoint-dir", "/proc/none"), 1, "/proc/none"),
+    ],
+)
+def test_what_it_cannot_do_is_told_without_a_traceback(
+    launch: Launch, options: tuple[str, ...], code: int, message: str
+) -> None:
+    done = launch("--local", "2", "--devices", "2", *options)
+    assert done.returncode == code, done.stdout + done.stderr
+    assert message in done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+
+
+def test_a_checkpoint_of_another_source_or_batch_size_is_refused(launch: Launch, tmp_path: Path) -> None:
+    options = ("--local", "1", "--steps", "5", "--checkpoint-dir", "saved")
+    assert launch(*options).returncode == 0
+    images, labels = np.zeros((500, 4, 4), np.float32), np.arange(500) % 3
+    np.savez(tmp_path / "other.npz", image=images, label=labels)
+    for changed, message in (
+        (("--batch-size", "64"), "batch_size"),
+        (("--source", "npz:other.npz"), "records"),
+        (("--source", "digits:all"), "records"),
+        (("--seed", "1"), "seed"),
+    ):
+        done = launch(*options, *changed)
+        assert done.returncode == 1, (changed, done.stdout)
+        assert message in done.stderr and "Traceback" not in done.stdout + done.stderr
+    assert launch(*options).returncode == 0
+
+
+def test_labels_that_are_no_class_do_not_train_silently(launch: Launch, tmp_path: Path) -> None:
+    """The classes are those of records spread over the source; this label hides between them."""
+    labels = np.zeros(10_000, np.int64)
+    labels[1] = 7
+    np.savez(tmp_path / "odd.npz", image=np.zeros((10_000, 2, 2), np.uint8), label=labels)
+    done = launch("--local", "2", "--source", "npz:odd.npz", "--epochs", "1")
+    assert done.returncode == 1
+    assert re.search(r"step \d+: found 1 labels that are not among the 1 classes", done.stderr), done.stderr

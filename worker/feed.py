@@ -1,0 +1,118 @@
+"""The rows of a step, read from a source, collated and mapped."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from worker.errors import DataError, tell
+from worker.loading import Part
+from worker.order import Order
+from worker.randomness import RowRandom
+from worker.rows import Block, Ids, Record
+from worker.schedule import Schedule
+from worker.sources import Source
+
+Map: TypeAlias = Callable[..., Block]
+Collate: TypeAlias = Callable[[list[Record]], Block]
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What one process read for one step: a block for each part and, where some are padding, which rows are real."""
+
+    blocks: list[Block]
+    masks: list[NDArray[np.bool_]]
+    has_next: bool = True
+
+
+class RowWork:
+    """What the user wants done to rows: `collate` makes a block of records, `map` changes a block."""
+
+    def __init__(self, map: Map | None, collate: Collate | None, seed: int) -> None:
+        self.collate = collate
+        self._map = map
+        self._seed = seed
+        self._wants_all = map is not None and count_arguments(map) == 3
+
+    def apply_map(self, block: Block, ids: Ids, start: int, rows: NDArray[np.int64]) -> Block:
+        """The rows are those of a batch that begins at this position."""
+        if self._map is None:
+            return block
+        if self._wants_all:
+            return self._map(block, ids, RowRandom(self._seed, start + rows))
+        return self._map(block)
+
+
+class SourceFeed:
+    """Any step, in any order."""
+
+    def __init__(self, source: Source, order: Order, schedule: Schedule, work: RowWork, parts: Sequence[Part]) -> None:
+        self.source, self.order, self.schedule, self.work, self.parts = source, order, schedule, work, parts
+        self._pads = schedule.tail == "pad"
+        self._pool = ThreadPoolExecutor(len(parts), "hostmesh read") if len(parts) > 1 else None
+
+    def read(self, step: int) -> Loaded:
+        start, stop = self.schedule.positions(step)
+        ids = self.order.ids(start, stop)
+        if self._pool is None:
+            blocks = [self._read_part(step, ids, start, part) for part in self.parts]
+        else:
+            blocks = list(self._pool.map(lambda part: self._read_part(step, ids, start, part), self.parts))
+        return Loaded(blocks, [part.rows < stop - start for part in self.parts] if self._pads else [])
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _read_part(self, step: int, batch_ids: Ids, start: int, part: Part) -> Block:
+        # Rows beyond the records are copies of the last one: numbers that no model chokes on.
+        count = len(batch_ids)
+        rows = part.rows if part.last < count else np.minimum(part.rows, count - 1)
+        ids = batch_ids if part.is_all and len(rows) == count else batch_ids[rows]
+        try:
+            block = self._collate(ids)
+        except Exception as error:
+            raise self._blame_record(step, ids, error) from error
+        try:
+            return self.work.apply_map(block, ids, start, rows)
+        except Exception as error:
+            raise DataError(f"step {step}: map: {tell(error)}") from error
+
+    def _collate(self, ids: Ids) -> Block:
+        return self.source.read(ids) if self.work.collate is None else self.work.collate(self.source.records(ids))
+
+    def _blame_record(self, step: int, ids: Ids, error: Exception) -> DataError:
+        """Names the record, if one fails alone."""
+        for record in ids:
+            try:
+                self._collate(np.array([record]))
+            except DataError as alone:
+                return DataError(f"step {step}: {alone}")
+            except Exception as alone:
+                return DataError(f"step {step}: record {record} of {self.source.name}: {tell(alone)}")
+        return DataError(f"step {step}: {self.source.name}: {tell(error)}")
+
+
+def count_arguments(map: Map) -> int:
+    """One, or three where there is room for three."""
+    try:
+        parameters = inspect.signature(map).parameters.values()
+    except (TypeError, ValueError):
+        return 1  # built in: it says nothing about itself
+    kinds = [parameter.kind for parameter in parameters]
+    if inspect.Parameter.VAR_POSITIONAL in kinds:
+        return 3
+    required = sum(
+        parameter.default is parameter.empty and parameter.kind is not parameter.KEYWORD_ONLY
+        for parameter in parameters
+    )
+    if required not in (1, 3):
+        raise DataError(f"map wants one argument (block) or three (block, ids, rng); found one that takes {required}")
+    return required

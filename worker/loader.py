@@ -1,0 +1,239 @@
+"""The one way rows become global arrays."""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections import defaultdict
+from itertools import count
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
+from numpy.typing import NDArray
+
+from worker.agree import exchange, name_processes, require_same, share_failure
+from worker.errors import DataError, DisagreementError
+from worker.feed import Collate, Map, RowWork, SourceFeed
+from worker.fingerprint import describe_source
+from worker.loading import STRATEGIES, Layout
+from worker.mesh import make_mesh
+from worker.order import Order
+from worker.pipeline import Pipeline
+from worker.schedule import Schedule
+from worker.sources import as_source
+from worker.stream import Stream
+from worker.stream_feed import StreamFeed
+from worker.vote import Vote
+
+
+class Loader:
+    """Global batches, the same for every number of processes and devices and every loading strategy.
+
+    `for batch in loader` goes on from `loader.step`; `loader.restore(0)` begins again.
+
+    - `source`: a spec string, arrays, an object with `__len__` and `read(ids)` or `__getitem__`, a library's dataset,
+      or a `worker.Stream`.
+    - `mesh`: its axes in `spec` split the batch, the first unless told; or a sharding. A tree of either is for rows
+      whose arrays are cut differently.
+    - `map(block)` or `map(block, ids, rng)` changes a block of rows; `rng` depends on the global position only.
+    - `collate(records)` makes a block of a list of records: for rows that need padding to one length.
+    - `loading`: `per_process` reads what this process's devices need; `per_device` reads for each device, in threads;
+      `global` reads all rows everywhere; `reshard` reads an equal share, and the devices exchange rows.
+    - `tail`: `carry`, the remainder of an epoch begins the next; `pad`, with a boolean `mask`; or `drop`.
+    - `prefetch`: batches read ahead by a thread, 0 for none; `device_prefetch`: those put on the devices ahead.
+    """
+
+    def __init__(
+        self,
+        source: Any,
+        mesh: Any = None,
+        batch_size: int = 128,
+        *,
+        spec: Any = None,
+        seed: int = 0,
+        shuffle: bool = True,
+        epochs: int | None = None,
+        steps: int | None = None,
+        map: Map | None = None,
+        collate: Collate | None = None,
+        loading: str = "per_process",
+        tail: str = "carry",
+        prefetch: int = 2,
+        device_prefetch: int = 1,
+    ) -> None:
+        self.step = 0
+        self.waited = 0.0  # seconds in which the next batch was not there yet
+        self._pipeline: Pipeline | None = None
+        self._settled = False
+        with share_failure("make a loader"):
+            _check_choices(loading, prefetch, device_prefetch)
+            self.source = as_source(source)
+            is_stream = isinstance(self.source, Stream)
+            self._shardings = _shardings(mesh, spec)
+            self._tiers = prefetch, device_prefetch
+            self._work = RowWork(map, collate, seed)
+            length = batch_size if isinstance(self.source, Stream) else len(self.source)
+            self.schedule = Schedule(length, batch_size, tail, epochs, steps)
+            self._layout = Layout(self._shardings, batch_size, loading, with_mask=tail == "pad")
+            self._order = None if is_stream else Order(length, seed, shuffle)
+            self._vote = self._make_vote()
+            self.about = self._describe()
+        require_same("make a loader", {**self.about, "loading": loading, "epochs": epochs, "steps": steps})
+
+    @property
+    def batch_size(self) -> int:
+        return self.schedule.batch_size
+
+    def __len__(self) -> int:
+        """Steps in total."""
+        total = self._total
+        if total is None:
+            raise TypeError("this loader has no end; give it epochs= or steps=, or stop at a step of your own")
+        return total
+
+    def __iter__(self) -> Loader:
+        return self
+
+    def __next__(self) -> Any:
+        began = time.perf_counter()
+        if self._pipeline is None:
+            self._begin()
+        if not self._has_next():
+            self.close()
+            raise StopIteration
+        assert self._pipeline is not None
+        ready = self._pipeline.take()
+        self.waited += time.perf_counter() - began
+        self._settle()
+        if self._vote is not None:
+            self._vote.ask(ready.has_next)
+        self.step += 1
+        return self._layout.finish(ready.arrays)
+
+    def state(self) -> int:
+        """Batches delivered so far: all there is to save."""
+        return self.step
+
+    def restore(self, state: int) -> None:
+        """Go on, or back, to just after that many batches."""
+        total = self._total
+        if isinstance(state, bool) or not isinstance(state, int) or state < 0 or (total is not None and state > total):
+            upto = "" if total is None else f" to {total}"
+            raise ValueError(f"a loader's state wants a number of batches from 0{upto}, found {state!r}")
+        self.close()
+        self.step = state
+
+    def record_ids(self, step: int) -> NDArray[np.int64]:
+        """Which records a step uses, in the order of the rows; padding has none."""
+        if self._order is None:
+            raise TypeError("the records of a stream have no ids")
+        return self._order.ids(*self.schedule.positions(step))
+
+    def close(self) -> None:
+        """Stop reading ahead; the next batch starts it again."""
+        if self._pipeline is not None:
+            self._closer()
+            self._pipeline = None
+
+    @property
+    def _total(self) -> int | None:
+        return self.schedule.steps if self._order is None else self.schedule.total
+
+    def _has_next(self) -> bool:
+        if self._total is not None and self.step >= self._total:
+            return False
+        return self._vote is None or self._vote.answer()
+
+    def _begin(self) -> None:
+        feed = self._make_feed()
+        if isinstance(feed, StreamFeed):
+            self._ask_first(feed)
+        steps = count(self.step) if self._total is None else iter(range(self.step, self._total))
+        self._pipeline = Pipeline(feed, self._layout, steps, *self._tiers)
+        self._closer = weakref.finalize(self, self._pipeline.close)
+
+    def _make_feed(self) -> SourceFeed | StreamFeed:
+        parts, schedule = self._layout.parts, self.schedule
+        if isinstance(self.source, Stream):
+            return StreamFeed(self.source, self.batch_size, schedule.epochs, schedule.tail, self._work, parts)
+        assert self._order is not None
+        return SourceFeed(self.source, self._order, schedule, self._work, parts)
+
+    def _ask_first(self, feed: StreamFeed) -> None:
+        """Who reads the same shard must read the same records: an unseeded shuffle shows here."""
+        assert self._vote is not None
+        with share_failure("load the first batch of a stream"):
+            feed.skip(self.step)
+            has_next, marks = feed.has_next(), feed.mark_next()
+            if self.step == 0 and not has_next:
+                raise DataError(f"{feed.stream.name} gives no full batch of {self.batch_size}; wanted a smaller one")
+        said = exchange("load the first batch of a stream", {"has_next": has_next, "marks": marks})
+        _check_marks(feed.stream.name, [value["marks"] for value in said])
+        self._vote.begin([value["has_next"] for value in said])
+
+    def _settle(self) -> None:
+        """Every process knows its own rows by now; before they meet in a computation, they must be alike."""
+        if self._settled:
+            return
+        assert self._layout.structure is not None
+        require_same("load a first batch", self._layout.structure.describe())
+        self._settled = True
+
+    def _make_vote(self) -> Vote | None:
+        if not isinstance(self.source, Stream):
+            return None
+        if self.batch_size % self.source.shards:
+            raise DataError(
+                f"{self.source.name} has {self.source.shards} shards: wanted a batch_size that is a multiple,"
+                f" found {self.batch_size}"
+            )
+        return Vote(jax.tree_util.tree_leaves(self._shardings)[0], need_all=self.schedule.tail != "pad")
+
+    def _describe(self) -> dict[str, Any]:
+        """What gives a position its meaning: equal on all processes, and saved with it."""
+        about: dict[str, Any] = {"batch_size": self.batch_size, "tail": self.schedule.tail}
+        if isinstance(self.source, Stream):
+            return {**about, "stream": self.source.name, "shards": self.source.shards}
+        assert self._order is not None
+        order = {"seed": self._order.seed, "shuffle": self._order.shuffle}
+        return {**describe_source(self.source), **about, **order}
+
+
+def _check_marks(name: str, by_process: list[dict[str, str]]) -> None:
+    for shard in sorted({shard for marks in by_process for shard in marks}, key=int):
+        holders: defaultdict[str, list[int]] = defaultdict(list)
+        for process, marks in enumerate(by_process):
+            if shard in marks:
+                holders[marks[shard]].append(process)
+        if len(holders) > 1:
+            apart = " and ".join(map(name_processes, holders.values()))
+            raise DisagreementError(
+                f"{name}: {apart} read different records in shard {shard}, where they need the same ones:"
+                " give every shuffle a seed that is the same on all processes"
+            )
+
+
+def _check_choices(loading: str, prefetch: int, device_prefetch: int) -> None:
+    if loading not in STRATEGIES:
+        raise ValueError(f"loading wants one of {', '.join(STRATEGIES)}; found {loading!r}")
+    for name, value in (("prefetch", prefetch), ("device_prefetch", device_prefetch)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise ValueError(f"{name} wants a number of batches, 0 or more; found {value!r}")
+
+
+def _shardings(mesh: Any, spec: Any) -> Any:
+    """A tree of shardings, from a mesh and a tree of specs or as given."""
+    if mesh is None:
+        mesh = make_mesh(data=-1)
+    if not isinstance(mesh, Mesh):
+        if spec is not None:
+            raise ValueError("spec goes with a mesh; a sharding has its own")
+        if not all(isinstance(leaf, Sharding) for leaf in jax.tree_util.tree_leaves(mesh)):
+            raise ValueError(f"mesh wants a Mesh, a Sharding or a tree of Shardings; found {mesh!r}")
+        return mesh
+    spec = PartitionSpec(mesh.axis_names[0]) if spec is None else spec
+    return jax.tree_util.tree_map(
+        lambda part: NamedSharding(mesh, part), spec, is_leaf=lambda part: isinstance(part, PartitionSpec)
+    )

@@ -1,0 +1,59 @@
+"""step -> global positions, for each way to treat the tail of an epoch; pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+TAILS = ("carry", "pad", "drop")
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Position p is place p % length of epoch p // length; a step takes `batch_size` positions or, padded, fewer.
+
+    With `carry` the remainder of an epoch begins the next one, so the last step may reach into an epoch that was not
+    asked for: every record of the epochs that were is used.
+    """
+
+    length: int
+    batch_size: int
+    tail: str = "carry"
+    epochs: int | None = None
+    steps: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.tail not in TAILS:
+            raise ValueError(f"tail wants one of {', '.join(TAILS)}; found {self.tail!r}")
+        for name in ("batch_size", "epochs", "steps"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+                raise ValueError(f"{name} wants an integer of 1 or more, found {value!r}")
+        if self.length < 1:
+            raise ValueError("the source has no records")
+        if self.tail != "pad" and self.length < self.batch_size:
+            raise ValueError(
+                f"the source has {self.length} records, fewer than one batch of {self.batch_size}:"
+                " wanted a smaller batch_size, or tail='pad'"
+            )
+
+    @property
+    def total(self) -> int | None:
+        """All steps, or None without end."""
+        if self.epochs is None:
+            return self.steps
+        records = self.epochs * self.length
+        total = -(-records // self.batch_size) if self.tail == "carry" else self.epochs * self.steps_per_epoch
+        return total if self.steps is None else min(total, self.steps)
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Of an epoch's own steps; with `carry` epochs share steps, and this is rounded down."""
+        return -(-self.length // self.batch_size) if self.tail == "pad" else self.length // self.batch_size
+
+    def positions(self, step: int) -> tuple[int, int]:
+        """Start and stop of a step's positions."""
+        if self.tail == "carry":
+            return step * self.batch_size, (step + 1) * self.batch_size
+        epoch, nth = divmod(step, self.steps_per_epoch)
+        start = epoch * self.length + nth * self.batch_size
+        return start, min(start + self.batch_size, (epoch + 1) * self.length)

@@ -1,0 +1,98 @@
+"""Whatever holds records becomes a source or a stream here; a system is imported when something of it is used."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from worker.errors import DataError
+from worker.sources.functions import call_function, find_function, is_module
+from worker.sources.reading import Source
+from worker.sources.recognise import recognise
+from worker.sources.spec import Spec, unknown
+from worker.stream import Stream
+
+__all__ = ["Source", "as_source", "as_stream", "open_source"]
+
+# The file beside this one that opens a scheme's specs.
+SCHEMES = {
+    "arrayrecord": "array_record",
+    "digits": "digits",
+    "hf": "hugging_face",
+    "npy": "arrays",
+    "npz": "arrays",
+    "tfds": "tfds",
+}
+
+SOURCES = """wanted one of
+  a spec string such as digits:train
+  a dict or tuple of equally long arrays
+  an object with __len__ and read(ids), or with __len__ and __getitem__
+  a dataset of Grain, TFDS, PyTorch, Hugging Face or Datarax
+  a Stream, or what as_stream makes of records that only come in order"""
+
+STREAMS = """wanted one of
+  a function f(shard, shards) that begins a pass
+  an object that can be iterated again and again
+  a dataset of tf.data, Grain, PyTorch, Hugging Face or Datarax that only comes in order"""
+
+
+def open_source(spec: str) -> Source | Stream:
+    """`digits:train`, `npz:PATH`, …, or `module:function?key=value`, whose result is used as a source."""
+    parsed = Spec.parse(spec)
+    if parsed.scheme in SCHEMES:
+        found: Source | Stream = _system(SCHEMES[parsed.scheme]).open_spec(parsed)
+        return found
+    return as_source(_call_function(parsed))
+
+
+def as_source(data: Any) -> Source | Stream:
+    """Spec strings, arrays, any object with `__len__` and rows, and the libraries' own datasets."""
+    if isinstance(data, str):
+        return open_source(data)
+    if isinstance(data, (Source, Stream)):
+        return data
+    kind = recognise(data)
+    if kind and kind.is_stream:
+        return as_stream(data)
+    found: Source
+    if kind:
+        found = _system(kind.system).source(data)
+    elif isinstance(data, (dict, tuple)) or hasattr(data, "__array__"):
+        found = _system("arrays").array_source(data)
+    elif hasattr(data, "__len__") and (hasattr(data, "read") or hasattr(data, "__getitem__")):
+        found = _system("objects").object_source(data)
+    else:
+        raise DataError(f"{type(data).__name__} cannot be a source: {SOURCES}")
+    return found
+
+
+def as_stream(data: Any, shards: int = 1, batched: bool | None = None) -> Stream:
+    """Records that only come in order; `batched` says they come in blocks, where the object itself cannot tell."""
+    if isinstance(data, Stream):
+        return data
+    kind = recognise(data)
+    if kind and not kind.is_stream or isinstance(data, (dict, str)):
+        raise DataError(f"{type(data).__name__} can be read in any order: give it to the loader as it is")
+    found: Stream
+    if kind:
+        found = _system(kind.system).stream(data, shards, batched)
+    elif hasattr(data, "__iter__"):
+        found = _system("passes").iterable_stream(data, shards, batched)
+    elif callable(data):
+        found = _system("passes").function_stream(data, shards, batched)
+    else:
+        raise DataError(f"{type(data).__name__} cannot be a stream: {STREAMS}")
+    return found
+
+
+def _system(name: str) -> Any:
+    return importlib.import_module(f"worker.sources.{name}")
+
+
+def _call_function(spec: Spec) -> Any:
+    """What `module:function?key=value` gives; the values arrive as strings."""
+    if not is_module(spec.scheme):
+        raise DataError(f"{spec.text}: {unknown('scheme', spec.scheme, SCHEMES)}, or module:function")
+    function = find_function(f"{spec.scheme}:{spec.rest}", spec.text)
+    return call_function(function, spec.options, spec.text)

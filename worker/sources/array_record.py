@@ -1,0 +1,170 @@
+"""ArrayRecord files as a source: fixed-width fields decoded a block at a time, or a function for each record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from glob import glob, has_magic
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from worker.errors import DataError
+from worker.rows import Block, Ids, Record
+from worker.sources.functions import find_function
+from worker.sources.reading import BlockSource, RecordSource
+from worker.sources.spec import Spec
+
+# For random access; beyond this the options of the reader made no measurable difference.
+READER_OPTIONS = "readahead_buffer_size:0,max_parallelism:0"
+READER_BUFFER = 1 << 15
+
+HOW_TO_DECODE = """say what is in a record, by one of
+  fields=image:uint8:28x28,label:int32   values of fixed width, one after another, little-endian
+  decode=module:function                 a function that makes a record from bytes"""
+
+
+def open_spec(spec: Spec) -> BlockSource | RecordSource:
+    """`arrayrecord:PATH[,PATH…]?fields=…` or `?decode=module:function`; a path may hold `*` and `[…]`."""
+    spec.check_options("fields", "decode")
+    decode = spec.options.get("decode")
+    function = find_function(decode, spec.text) if decode else None
+    return array_record_source(spec.rest.split(","), fields=spec.options.get("fields"), decode=function)
+
+
+def array_record_source(
+    paths: str | Path | Sequence[str | Path],
+    *,
+    fields: str | None = None,
+    decode: Callable[[bytes], Record] | None = None,
+) -> BlockSource | RecordSource:
+    """Several files in a row make one source; exactly one of `fields` and `decode` says what the bytes mean."""
+    given = [paths] if isinstance(paths, (str, Path)) else list(paths)
+    name = f"arrayrecord:{','.join(map(str, given))}"
+    if fields is not None and decode is None:
+        files, dtype = Files([Part(path) for path in find_files(given)]), parse_fields(fields, name)
+        return BlockSource(name, len(files), lambda ids: decode_fields(files.read(ids), ids, dtype, name))
+    if decode is not None and fields is None:
+        files = Files([Part(path) for path in find_files(given)])
+        return RecordSource(name, len(files), lambda ids: [decode(row) for row in files.read(ids)])
+    raise DataError(f"{name}: {HOW_TO_DECODE}")
+
+
+def find_files(patterns: Sequence[str | Path]) -> list[str]:
+    """Each path, or the files it matches in the order of their names."""
+    found = []
+    for pattern in map(str, patterns):
+        matches = sorted(glob(pattern, recursive=True)) if has_magic(pattern) else [pattern]
+        if not matches:
+            raise DataError(f"no file matches {pattern}")
+        found += matches
+    return found
+
+
+def parse_fields(text: str, name: str) -> np.dtype[Any]:
+    """`image:uint8:28x28,label:int32` as the dtype of one record."""
+    try:
+        parts = [part.split(":") for part in text.split(",")]
+        fields = [(field, np.dtype(kind).newbyteorder("<"), _parse_shape(shape)) for field, kind, *shape in parts]
+        return np.dtype(fields)
+    except (TypeError, ValueError) as error:
+        wanted = "wanted NAME:DTYPE or NAME:DTYPE:SHAPE, as in image:uint8:28x28,label:int32"
+        raise DataError(f"{name}: {wanted}; found {text!r}: {error}") from error
+
+
+def _parse_shape(shape: list[str]) -> tuple[int, ...]:
+    if len(shape) > 1:
+        raise ValueError("a field has too many parts")
+    return tuple(int(size) for size in shape[0].split("x")) if shape else ()
+
+
+def decode_fields(rows: list[bytes], ids: Ids, dtype: np.dtype[Any], name: str) -> Block:
+    for id_, row in zip(ids, rows, strict=True):
+        if len(row) != dtype.itemsize:
+            raise DataError(f"{name}: record {id_} has {len(row)} bytes, wanted {dtype.itemsize} by its fields")
+    table = np.frombuffer(b"".join(rows), dtype)
+    return {field: table[field].astype(table[field].dtype.newbyteorder("=")) for field in dtype.names or ()}
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some neighbouring records of a file; without `take` all that follow."""
+
+    path: str
+    skip: int = 0
+    take: int | None = None
+
+
+class Files:
+    """The records of parts in a row, by number through all of them."""
+
+    def __init__(self, parts: Sequence[Part]) -> None:
+        self._parts = parts
+        self._readers = [_open_file(part.path) for part in parts]
+        counts = [_count(part, reader) for part, reader in zip(parts, self._readers, strict=True)]
+        self._ends = np.array(list(accumulate(counts)), np.int64)
+        if not sum(counts):
+            raise DataError(f"no record in {', '.join(part.path for part in parts) or 'no file'}")
+
+    def __len__(self) -> int:
+        return int(self._ends[-1])
+
+    def read(self, ids: Ids) -> list[bytes]:
+        """In the order of the files, because neighbours are often compressed together; given back as asked for."""
+        order = np.argsort(ids, kind="stable")
+        ordered = ids[order]
+        cuts = [0, *np.searchsorted(ordered, self._ends).tolist()]
+        rows: list[bytes] = []
+        for number, (start, stop) in enumerate(zip(cuts, cuts[1:], strict=False)):
+            if start < stop:
+                rows += self._read_file(number, ordered[start:stop])
+        return [rows[place] for place in np.argsort(order).tolist()]
+
+    def _read_file(self, number: int, ids: Ids) -> list[bytes]:
+        part, reader = self._parts[number], self._readers[number]
+        first = (int(self._ends[number - 1]) if number else 0) - part.skip
+        try:
+            rows: list[bytes] = reader.read((ids - first).tolist())
+        except (RuntimeError, IndexError) as error:
+            bad = [id_ for id_ in np.unique(ids).tolist() if not _is_readable(reader, id_ - first)]
+            raise DataError(f"{part.path} cannot be read at the records {_listed(bad)}: {error}") from error
+        return rows
+
+
+def _count(part: Part, reader: Any) -> int:
+    there: int = reader.num_records()
+    wanted = there - part.skip if part.take is None else part.take
+    if part.skip + wanted > there:
+        raise DataError(f"{part.path} has {there} records, wanted {part.skip + wanted}")
+    return wanted
+
+
+def _listed(ids: list[int]) -> str:
+    return ", ".join(map(str, ids[:10])) + (f" and {len(ids) - 10} more" if len(ids) > 10 else "")
+
+
+def _open_file(path: str) -> Any:
+    from array_record.python.array_record_module import ArrayRecordReader
+
+    reader = ArrayRecordReader(path, options=READER_OPTIONS, file_reader_buffer_size=READER_BUFFER)
+    if not reader.ok():  # it does not raise, and passes for a file without records
+        raise DataError(f"{path} cannot be read as ArrayRecord: {_reason(reader)}")
+    return reader
+
+
+def _reason(reader: Any) -> str:
+    try:
+        reader.read([0])
+    except RuntimeError as error:
+        return str(error)
+    return "the reason is not known"
+
+
+def _is_readable(reader: Any, position: int) -> bool:
+    try:
+        reader.read([position])
+    except (RuntimeError, IndexError):
+        return False
+    return True

@@ -1,0 +1,77 @@
+"""Arrays as a source: in memory, in an .npz file, or .npy files read through a memory map."""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from worker.errors import DataError
+from worker.rows import Ids, count_rows, map_leaves
+from worker.sources.reading import BlockSource
+from worker.sources.spec import Spec
+
+
+def array_source(tree: Any, name: str = "arrays") -> BlockSource:
+    """A tree of equally long arrays; row n of each makes record n."""
+    block = map_leaves(np.asarray, tree)
+    length = count_rows(block, name)
+    takes = map_leaves(_taker, block)
+    return BlockSource(name, length, lambda ids: map_leaves(lambda take: take(ids, 0), takes))
+
+
+def _taker(array: NDArray[Any]) -> Callable[[Ids, int], NDArray[Any]]:
+    """An array's own `take` is the fastest, but where rows are not contiguous it would first copy the whole array."""
+    if array.flags.c_contiguous and array.flags.aligned:
+        return array.take
+    return lambda ids, axis: array[ids]
+
+
+def open_spec(spec: Spec) -> BlockSource:
+    spec.check_options()
+    return open_npz(spec.rest) if spec.scheme == "npz" else open_npy(spec.rest)
+
+
+def open_npz(path: str) -> BlockSource:
+    """Every array of the file, in memory."""
+    with _readable(path), open(path, "rb") as file:
+        loaded = np.load(file, allow_pickle=False)
+        if isinstance(loaded, np.ndarray):
+            raise ValueError("it is an .npy file: write npy: before its path")
+        arrays = dict(loaded)
+    return array_source(arrays, f"npz:{path}")
+
+
+def open_npy(path: str) -> BlockSource:
+    """One file, or a folder of them as a dict; only the rows that are read are loaded."""
+    if not Path(path).is_dir():
+        return array_source(_map_file(path), f"npy:{path}")
+    files = sorted(Path(path).glob("*.npy"))
+    if not files:
+        raise DataError(f"{path} holds no .npy file; wanted one NAME.npy for each field")
+    return array_source({file.stem: _map_file(str(file)) for file in files}, f"npy:{path}")
+
+
+def _map_file(path: str) -> NDArray[Any]:
+    with _readable(path):
+        if zipfile.is_zipfile(path):
+            raise ValueError("it is an .npz file: write npz: before its path")
+        array: NDArray[Any] = np.lib.format.open_memmap(path, mode="r")  # type: ignore[no-untyped-call]
+    return array
+
+
+@contextmanager
+def _readable(path: str) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise DataError(f"{path} does not exist") from error
+    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
+        reason = "it holds pickled objects, or is no file of NumPy's" if "pickle" in str(error) else str(error)
+        raise DataError(f"{path} cannot be read: {reason}") from error

@@ -1,0 +1,63 @@
+"""Datarax: sources with random access as sources; a Pipeline as a stream of blocks that begins anew for every pass."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from worker.errors import DataError
+from worker.rows import Block, count_rows, map_leaves, take_rows
+from worker.sources.arrays import array_source
+from worker.sources.objects import get_records
+from worker.sources.passes import take_shard
+from worker.sources.reading import BlockSource, RecordSource
+from worker.stream import Stream
+
+RANDOM_COUNTS = 1 << 32  # Flax counts its draws in 32 bits
+DRAWS_PER_PASS = 1 << 20  # what sets the random numbers of one pass apart from those of the next
+
+
+def source(data: Any) -> BlockSource | RecordSource:
+    """Its own shuffling has no part in this: the loader's order decides."""
+    from datarax.core.data_source import DataSourceModule
+
+    name = f"datarax:{type(data).__name__}"
+    if type(data).__getitem__ is DataSourceModule.__getitem__ or type(data).__len__ is DataSourceModule.__len__:
+        raise DataError(f"{name} only comes in order: pass as_stream a function f(shard, shards) that makes one")
+    if isinstance(getattr(data, "data", None), dict):
+        return array_source(map_leaves(np.asarray, dict(data.data)), name)
+    return RecordSource(name, len(data), lambda ids: map_leaves(np.asarray, list(get_records(data, ids, name))))
+
+
+def stream(data: Any, shards: int = 1, batched: bool | None = None) -> Stream:
+    name = f"datarax:{type(data).__name__}"
+    if not data.source.supports_indexed_access():
+        how = "pass as_stream a function f(shard, shards) that makes a new Pipeline"
+        raise DataError(f"{name}: its {type(data.source).__name__} cannot begin anew: {how}")
+    if data.source.is_random_order:
+        how = "make it with shuffle=False, or pass the source itself and let the loader shuffle"
+        raise DataError(f"{name}: its source shuffles anew for every batch, so that records repeat: {how}")
+    counts = iter(data).get_state()["rng_counts"]
+    passes: Counter[int] = Counter()
+
+    def begin(shard: int, of: int) -> Iterator[Block]:
+        """A Pipeline goes on where its last iterator ended, and so would the next epoch."""
+        draws = DRAWS_PER_PASS * passes[shard]
+        passes[shard] += 1
+        iterator = iter(data)
+        iterator.set_state({"position": 0, "rng_counts": [(count + draws) % RANDOM_COUNTS for count in counts]})
+        return take_shard(_blocks(iterator, len(data.source)), shard, of, batched=True)
+
+    return Stream(begin, shards, batched is not False, name)
+
+
+def _blocks(iterator: Any, left: int) -> Iterator[Block]:
+    """The last batch of a Pipeline is filled up with records from the start, which would come twice."""
+    for batch in iterator:
+        block = map_leaves(np.asarray, batch)
+        rows = count_rows(block, "a batch of the pipeline")
+        yield block if rows <= left else take_rows(block, slice(left))
+        left -= rows

@@ -1,0 +1,42 @@
+"""Any object with a length and rows as a source: `read(ids)`, `__getitems__(ids)` or `__getitem__(id)`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from worker.errors import DataError
+from worker.rows import Block, Ids, Record, count_rows, map_leaves
+from worker.sources.reading import BlockSource, RecordSource
+
+
+def object_source(data: Any, name: str | None = None) -> BlockSource | RecordSource:
+    """The fastest of the three ways that the object has."""
+    name = name or type(data).__name__
+    if hasattr(data, "read"):
+        return BlockSource(name, len(data), lambda ids: _read(data, ids, name))
+    return RecordSource(name, len(data), lambda ids: get_records(data, ids, name))
+
+
+def get_records(data: Any, ids: Ids, name: str) -> Sequence[Record]:
+    if not hasattr(data, "__getitems__"):
+        return [data[id_] for id_ in ids.tolist()]
+    records: Sequence[Record] = data.__getitems__(ids.tolist())
+    if len(records) != len(ids):
+        raise DataError(f"{name}: __getitems__ of {len(ids)} ids wants as many records, found {len(records)}")
+    return records
+
+
+def _read(data: Any, ids: Ids, name: str) -> Block:
+    block = map_leaves(_owned, data.read(ids))
+    if (rows := count_rows(block, f"a block of {name}")) != len(ids):
+        raise DataError(f"{name}: read() of {len(ids)} ids wants as many rows, found {rows}")
+    return block
+
+
+def _owned(leaf: Any) -> Any:
+    """A view may be one of the object's own memory."""
+    array = np.asarray(leaf)
+    return array if array.flags.owndata else array.copy()

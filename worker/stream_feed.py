@@ -1,0 +1,122 @@
+"""The rows of one step after another, from the shards of a stream."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from worker.errors import naming
+from worker.feed import Loaded, RowWork
+from worker.fingerprint import mark_records
+from worker.loading import Part
+from worker.rows import Block, stack_records, take_rows
+from worker.stream import BlockReader, RecordReader, Stream, join_blocks
+
+Taken: TypeAlias = dict[int, tuple[Any, int]]  # for each shard its records or block, and how many rows they are
+
+
+class StreamFeed:
+    """Steps in order only: to begin at a later one, the earlier ones are read and thrown away.
+
+    Rows that a shard no longer has are copies of its last one, and masked.
+    """
+
+    def __init__(
+        self, stream: Stream, batch_size: int, epochs: int | None, tail: str, work: RowWork, parts: Sequence[Part]
+    ) -> None:
+        self.stream, self.batch_size, self.work, self.parts = stream, batch_size, work, parts
+        self.share = batch_size // stream.shards
+        self._pads = tail == "pad"
+        self._in_blocks = stream.batched and work.collate is None
+        reader = BlockReader if self._in_blocks else RecordReader
+        shards = np.unique(np.concatenate([self._rows(part) for part in parts]) // self.share).tolist()
+        self._readers = {shard: reader(stream, shard, epochs) for shard in shards}
+        self._last: dict[int, Any] = {}
+        self._ahead: Taken | Exception | None = None
+        self._step = 0
+
+    def read(self, step: int) -> Loaded:
+        with naming(f"step {step}: {self.stream.name}"):
+            is_over = not self._pads and not self.has_next()
+        if is_over:
+            raise StopIteration
+        with naming(f"step {step}: {self.stream.name}"):
+            taken = self._take()
+            blocks = [self._block(step, taken, part) for part in self.parts]
+            return Loaded(blocks, [self._mask(taken, part) for part in self.parts], self._peek_for_later())
+
+    def skip(self, steps: int) -> None:
+        with naming(self.stream.name):
+            for _ in range(steps):
+                self._take()
+
+    def has_next(self) -> bool:
+        """Whether the next step has all its rows or, padded, any."""
+        counts = [count for _, count in self._peek().values()]
+        return any(counts) if self._pads else all(count == self.share for count in counts)
+
+    def mark_next(self) -> dict[str, str]:
+        """What the next records of each shard are, in short."""
+        return {str(shard): mark_records(self._listed(*taken)) for shard, taken in self._peek().items()}
+
+    def close(self) -> None:
+        self._readers.clear()
+
+    def _take(self) -> Taken:
+        taken, self._ahead = self._peek(), None
+        for shard, (rows, count) in taken.items():
+            if count:
+                self._last[shard] = take_rows(rows, slice(count - 1, None)) if self._in_blocks else rows[-1:]
+        self._step += 1
+        return taken
+
+    def _peek(self) -> Taken:
+        if self._ahead is None:
+            self._ahead = {shard: reader.take(self.share) for shard, reader in self._readers.items()}
+        elif isinstance(self._ahead, Exception):
+            raise self._ahead
+        return self._ahead
+
+    def _peek_for_later(self) -> bool:
+        """Whether there is a next step; what is wrong with it is told when its turn comes."""
+        try:
+            return self.has_next()
+        except Exception as error:
+            self._ahead = error
+            return True
+
+    def _listed(self, rows: Any, count: int) -> list[Any]:
+        if not count:
+            return []
+        return [rows] if self._in_blocks else list(rows)
+
+    def _rows(self, part: Part) -> NDArray[np.int64]:
+        return np.minimum(part.rows, self.batch_size - 1)
+
+    def _block(self, step: int, taken: Taken, part: Part) -> Block:
+        rows = self._rows(part)
+        pieces: list[Any] = []
+        for shard in np.unique(rows // self.share).tolist():
+            pieces += self._pieces(shard, taken[shard], rows[rows // self.share == shard] - shard * self.share)
+        start = step * self.batch_size
+        if self._in_blocks:
+            block = join_blocks(pieces)
+        else:
+            block = self.work.collate(pieces) if self.work.collate else stack_records(pieces, start + rows)
+        return self.work.apply_map(block, start + rows, start, rows)
+
+    def _pieces(self, shard: int, taken: tuple[Any, int], rows: NDArray[np.int64]) -> list[Any]:
+        """One block, or one record a row."""
+        found, count = taken if taken[1] else (self._last[shard], 1)
+        rows = np.minimum(rows, count - 1)
+        return [take_rows(found, rows)] if self._in_blocks else [found[row] for row in rows]
+
+    def _mask(self, taken: Taken, part: Part) -> NDArray[np.bool_]:
+        counts = np.zeros(self.stream.shards, np.int64)
+        for shard, (_, count) in taken.items():
+            counts[shard] = count
+        rows = self._rows(part)
+        return rows % self.share < counts[rows // self.share]

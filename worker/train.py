@@ -1,0 +1,236 @@
+"""The built-in job: train a classifier, evaluate it exactly, save and go on."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import deque
+from typing import Any, NamedTuple
+
+import jax
+from jax.sharding import Mesh
+
+from worker.checkpoint import Checkpoint
+from worker.distributed import join
+from worker.errors import DataError, SettingsError, WorkerError
+from worker.facts import send_fact
+from worker.identity import EXIT_PREEMPTED
+from worker.loader import Loader
+from worker.mesh import make_mesh
+from worker.metrics import flush_report, report
+from worker.model import Scores, init_params, init_state, make_optimizer, make_train_step, score
+from worker.preemption import stop_asked, watch_for_stop
+from worker.progress import Progress
+from worker.settings import EVAL_SOURCES, Settings
+from worker.sources import Source, open_source
+from worker.stream import Stream
+from worker.task import Task
+
+DEFAULT_EPOCHS = 15
+# Steps given to the devices and not yet done: enough to keep them busy, few enough to see who waits for whom.
+IN_FLIGHT = 2
+
+
+class Job:
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.began = time.monotonic()
+        self.mesh = _make_mesh(settings)
+        self.source = source = _open(settings.source)
+        eval_spec = settings.eval_source or EVAL_SOURCES.get(settings.source, settings.source)
+        self.task = Task.of(source)
+        self.loader = self._load(source, seed=settings.seed, tail=settings.tail, **_length(settings))
+        self.held_out = source if eval_spec == settings.source else _open(eval_spec)
+        self.eval_loader = self._load(self.held_out, shuffle=False, tail="pad", epochs=1)
+        self.total = len(self.loader)
+        optimizer = make_optimizer(settings.lr, self.total)
+        self.state = init_state(init_params(settings.seed, self.task.features, self.task.classes), optimizer, self.mesh)
+        self.train_step = make_train_step(optimizer)
+        self.score = jax.jit(score)
+        self.checkpoint = self._open_checkpoint()
+        self.resumed_from = self._resume()
+        self.progress = Progress(self.total, settings.batch_size)
+        self.in_flight: deque[tuple[int, Scores]] = deque()
+        self.loss = float("nan")
+
+    def run(self) -> int:
+        self._introduce()
+        for batch in self.loader:
+            self.state, scores = self.train_step(self.state, batch)
+            self._follow(self.loader.step, scores)
+            if self._is_time(self.settings.eval_every):
+                _say(f"step {self.loader.step}: {self._evaluate()}")
+            if self.checkpoint is not None and stop_asked(self.loader.step):
+                return self._leave_early()
+            if self.checkpoint is not None and self._is_time(self.settings.checkpoint_every):
+                self._save()
+        return self._finish()
+
+    def _load(self, source: Source, **options: Any) -> Loader:
+        size, loading = self.settings.batch_size, self.settings.loading
+        try:
+            return Loader(source, self.mesh, size, map=self.task.prepare, loading=loading, **options)
+        except WorkerError:
+            raise
+        except ValueError as error:
+            raise SettingsError(f"--batch-size {size}: {error}") from error
+
+    def _open_checkpoint(self) -> Checkpoint | None:
+        if self.settings.checkpoint_dir is None:
+            return None
+        watch_for_stop()
+        return Checkpoint(self.settings.checkpoint_dir, about=self.loader.about)
+
+    def _resume(self) -> int | None:
+        found = self.checkpoint.restore(self.state) if self.checkpoint is not None else None
+        if found is None:
+            return None
+        self.state, position = found
+        self.loader.restore(position)
+        return position
+
+    def _introduce(self) -> None:
+        axes = ", ".join(f"{name}={size}" for name, size in self.mesh.shape.items())
+        where = f"{_count(jax.process_count(), 'process')}, {_count(jax.device_count(), 'device')}, mesh {axes}"
+        what = f"{self.settings.source}: {len(self.source):,} records, {self.task.classes} classes"
+        _say(f"{what}; {where}; {self.total} steps of {self.settings.batch_size}")
+        if self.resumed_from is not None:
+            _say(f"going on after step {self.resumed_from}, saved in {self.settings.checkpoint_dir}")
+
+    def _follow(self, step: int, scores: Scores) -> None:
+        """Waits for the step that was given to the devices some steps ago."""
+        report(step, loss=scores.loss / scores.rows)
+        self.in_flight.append((step, scores))
+        if not self.progress.is_counting:
+            self._settle_all()  # the first step compiles
+            self.progress.count_from(step, self.loader.waited)
+        while len(self.in_flight) > IN_FLIGHT:
+            self._settle()
+        if self.progress.is_due():
+            _say(self.progress.line(step, self.loss, self.loader.waited))
+
+    def _settle(self) -> None:
+        step, scores = self.in_flight.popleft()
+        if strange := int(scores.strange):
+            raise DataError(
+                f"step {step}: found {strange} labels that are not among the {self.task.classes} classes"
+                f" of the records looked at first; wanted 0 to {self.task.classes - 1}"
+            )
+        self.loss = float(scores.loss) / int(scores.rows)
+
+    def _settle_all(self) -> None:
+        while self.in_flight:
+            self._settle()
+
+    def _is_time(self, every: int) -> bool:
+        return bool(every) and self.loader.step % every == 0 and self.loader.step < self.total
+
+    def _evaluate(self) -> Evaluation:
+        """Every record once: padding is masked."""
+        self.eval_loader.restore(0)
+        sums = [self.score(self.state.params, batch) for batch in self.eval_loader]
+        loss, correct, count = (sum(float(part[n]) for part in sums) for n in range(3))
+        if count != len(self.held_out):
+            raise DataError(f"evaluated {count:g} records of {self.held_out.name}, wanted {len(self.held_out)}")
+        return Evaluation(loss / count, int(correct), int(count))
+
+    def _save(self) -> None:
+        assert self.checkpoint is not None
+        self.checkpoint.save(self.loader.step, self.state, self.loader.state())
+
+    def _leave_early(self) -> int:
+        assert self.checkpoint is not None
+        self._settle_all()
+        self._save()
+        self.checkpoint.close()
+        _say(f"stopped as asked; saved after step {self.loader.step} in {self.settings.checkpoint_dir}")
+        return EXIT_PREEMPTED
+
+    def _finish(self) -> int:
+        self._settle_all()
+        speed, waiting = self.progress.rates(self.loader.step, self.loader.waited)
+        if self.checkpoint is not None:
+            if self.resumed_from != self.loader.step:
+                self._save()
+            self.checkpoint.close()
+        found = self._evaluate()
+        seconds = time.monotonic() - self.began
+        flush_report()
+        summary = self._summary(found, speed, waiting, seconds)
+        if jax.process_index() == 0:
+            send_fact("summary", must_arrive=True, **summary)
+        _say(
+            f"trained {self.loader.step} steps in {seconds:.1f} s: loss {self.loss:.4f}, {found}, "
+            f"{speed:,.0f} records/s, {waiting:.1%} waiting for input"
+        )
+        return 0
+
+    def _summary(self, found: Evaluation, speed: float, waiting: float, seconds: float) -> dict[str, Any]:
+        settings = self.settings
+        return {
+            "steps": self.loader.step,
+            "resumed_from": self.resumed_from,
+            "loss": self.loss if self.loss == self.loss else None,
+            "eval_loss": found.loss,
+            "eval_accuracy": found.accuracy,
+            "eval_records": found.records,
+            "records_per_second": round(speed, 1),
+            "waiting_for_input": round(waiting, 5),
+            "seconds": round(seconds, 3),
+            "source": settings.source,
+            "records": len(self.source),
+            "batch_size": settings.batch_size,
+            "loading": settings.loading,
+            "mesh": dict(self.mesh.shape),
+            "processes": jax.process_count(),
+            "devices": jax.device_count(),
+        }
+
+
+class Evaluation(NamedTuple):
+    loss: float
+    correct: int
+    records: int
+
+    @property
+    def accuracy(self) -> float:
+        return self.correct / self.records
+
+    def __str__(self) -> str:
+        return f"test accuracy {self.accuracy:.4f} ({self.correct} of {self.records}), test loss {self.loss:.4f}"
+
+
+def _make_mesh(settings: Settings) -> Mesh:
+    axes = settings.axes
+    if axes is None:
+        axes = {"data": -1, "model": 2 if jax.local_device_count() % 2 == 0 else 1}
+    try:
+        return make_mesh(span_processes=settings.span_processes, **axes)  # type: ignore[arg-type]
+    except ValueError as error:
+        raise SettingsError(f"--mesh: {error}") from error
+
+
+def _open(spec: str) -> Source:
+    source = open_source(spec)
+    if isinstance(source, Stream):
+        raise SettingsError(f"{spec} is a stream; the built-in job wants a source with records by number")
+    return source
+
+
+def _length(settings: Settings) -> dict[str, int | None]:
+    epochs = DEFAULT_EPOCHS if settings.epochs is None and settings.steps is None else settings.epochs
+    return {"epochs": epochs, "steps": settings.steps}
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}{'es' if what.endswith('s') else 's'}"
+
+
+def _say(line: str) -> None:
+    if jax.process_index() == 0:
+        print(line, flush=True)
+
+
+def main(settings: Settings) -> None:
+    join()
+    sys.exit(Job(settings).run())
