@@ -14,6 +14,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -188,28 +189,31 @@ def prepare_tfds(folder: Path, data: dict[str, np.ndarray]) -> None:
 
     images = tfds.features.Tensor(shape=(28, 28), dtype=np.uint8)
     features = tfds.features.FeaturesDict({"image": images, "label": tfds.features.Scalar(np.int32)})
-    rows = [{"image": image, "label": label} for image, label in zip(data["image"], data["label"], strict=True)]
+    pairs = zip(data["image"], data["label"], strict=True)
+    rows = list(enumerate({"image": image, "label": label} for image, label in pairs))
+    tfds.disable_progress_bar()
     tfds.dataset_builders.store_as_tfds_dataset(
         name="rows", version="1.0.0", features=features, split_datasets={"train": rows}, data_dir=folder,
         file_format="array_record", disable_shuffling=True,
     )  # fmt: skip
 
 
-def tfds_with_tf_data(folder: Path) -> Batches:
-    import tensorflow as tf
-    import tensorflow_datasets as tfds
+def tfds_blocks(source: Any) -> Batches:
+    """TFDS alone: its data source asked for a batch of records at a time, and no other library."""
 
-    def convert(row: dict[str, Any]) -> dict[str, Any]:
-        return {"image": tf.cast(row["image"], tf.float32) / 255.0, "label": row["label"]}
+    def epoch(number: int) -> Batches:
+        order = np.random.default_rng(number).permutation(len(source))
+        for start in range(0, len(source) - BATCH + 1, BATCH):
+            records = source.__getitems__(order[start : start + BATCH].tolist())
+            yield to_float({name: np.stack([record[name] for record in records]) for name in records[0]})
 
-    rows = tfds.load("rows", split="train", data_dir=folder, shuffle_files=True).shuffle(LENGTH, seed=0).repeat()
-    rows = rows.batch(BATCH, drop_remainder=True).map(convert, num_parallel_calls=tf.data.AUTOTUNE).prefetch(2)
-    return put(iter(tfds.as_numpy(rows)))
+    return put(endless(epoch))
 
 
 def save_hugging_face(folder: Path, data: dict[str, np.ndarray]) -> None:
-    from datasets import Array2D, Dataset, Features, Value
+    from datasets import Array2D, Dataset, Features, Value, disable_progress_bars
 
+    disable_progress_bars()
     features = Features({"image": Array2D((28, 28), "uint8"), "label": Value("int32")})
     Dataset.from_dict(data, features=features).save_to_disk(folder)
 
@@ -281,7 +285,7 @@ def compare_files(folder: Path, rounds: int, seconds: float) -> Any:
         "TFDS": {
             "hostmesh": hostmesh(f"tfds:rows/train?data_dir={folder / 'tfds'}"),
             "Grain on tfds.data_source": grain(tfds.data_source("rows", split="train", data_dir=folder / "tfds")),
-            "tfds.load, tf.data": tfds_with_tf_data(folder / "tfds"),
+            "tfds.data_source": tfds_blocks(tfds.data_source("rows", split="train", data_dir=folder / "tfds")),
         },
         "Hugging Face": {
             "hostmesh": hostmesh(f"hf:{folder / 'hf'}"),
@@ -375,16 +379,23 @@ def measure_memory() -> None:
 
     rows = np.zeros((4096, 4096), np.float32)
     loader = worker.Loader(rows, worker.make_mesh(data=-1), 2048, prefetch=2, device_prefetch=1)
-    before, size, most = resident(), 2048 * 4096 * 4, 0
+    before, size, found, over = resident(), 2048 * 4096 * 4, [0], threading.Event()
+
+    def watch() -> None:
+        while not over.wait(0.002):
+            found.append(resident())
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
     for batch in loader:
         jax.block_until_ready(batch)
-        time.sleep(0.02)  # a step, in which the thread reads ahead
-        most = max(most, resident())
+        time.sleep(0.05)  # a step, in which the thread reads ahead
         if loader.step == 60:
             break
-    print(
-        f"memory: {(most - before) / size:.2f} batches of {size >> 20} MiB above the source, after {loader.step} steps"
-    )
+    over.set()
+    watcher.join()
+    usual, most = ((amount - before) / size for amount in (statistics.median(found), max(found)))
+    print(f"memory above the source, in batches of {size >> 20} MiB: {usual:.2f} as a rule, {most:.2f} at most")
 
 
 class SlowRows(Rows):
@@ -400,24 +411,32 @@ def measure_waiting(steps: int) -> None:
     """The share of time in which a step twice as long as loading a batch had to wait for it."""
     import worker
 
-    for name, source in {"arrays": make_data(), "records": SlowRows(make_data())}.items():
+    large = np.random.default_rng(0).integers(0, 256, (2000, 96, 96, 3), np.uint8)
+    sources = {
+        "256 rows of 784 bytes": make_data(),
+        "256 images of 96 × 96 × 3": {"image": large, "label": np.arange(2000)},
+        "256 records, one by one": SlowRows(make_data()),
+    }
+    for name, source in sources.items():
         loader = worker.Loader(source, worker.make_mesh(data=-1), BATCH, map=to_float, prefetch=0, device_prefetch=0)
-        for _ in range(WARM_UP):
-            next(loader)
-        began, waited = time.perf_counter(), loader.waited
-        for _ in range(100):
-            next(loader)
-        load = (loader.waited - waited) / 100
-        del began
+        load = statistics.median(wait_for(loader, 50, pause=0.0))
         loader = worker.Loader(source, worker.make_mesh(data=-1), BATCH, map=to_float)
-        for _ in range(WARM_UP):
-            next(loader)
-        began, waited = time.perf_counter(), loader.waited
-        for _ in range(steps):
-            next(loader)
-            time.sleep(2 * load)  # the device works, the host does not
-        share = (loader.waited - waited) / (time.perf_counter() - began)
-        print(f"waiting for input, {name}: {share:.2%} of the time with steps of {2000 * load:.2f} ms", flush=True)
+        wait_for(loader, WARM_UP, 2 * load)
+        began = time.perf_counter()
+        waited = sum(wait_for(loader, steps, 2 * load))
+        share = waited / (time.perf_counter() - began)
+        print(f"waiting for input, {name}: {share:.2%} of the time, steps of {2000 * load:.2f} ms", flush=True)
+
+
+def wait_for(loader: Any, steps: int, pause: float) -> list[float]:
+    """How long each batch was waited for; in the pause the device works, and the host does not."""
+    waits = []
+    for _ in range(steps):
+        before = loader.waited
+        next(loader)
+        waits.append(loader.waited - before)
+        time.sleep(pause)
+    return waits
 
 
 def main() -> None:
@@ -435,7 +454,7 @@ def main() -> None:
     if "memory" in wanted:
         measure_memory()
     if "waiting" in wanted:
-        measure_waiting(500)
+        measure_waiting(200)
     if "in-memory" in wanted:
         everything["in memory"] = compare_in_memory(options.rounds, options.seconds)
     if "files" in wanted:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from worker import prefetch
-from worker.device_memory import ALIGNMENT, own
+from worker.device_memory import ALIGNMENT, Memory
 from worker.prefetch import ReadAhead
 
 TIERS = [(0, 0), (1, 0), (3, 0), (0, 1), (2, 2)]
@@ -127,7 +127,7 @@ def test_closing_does_not_wait_for_ever_for_a_read_that_hangs(ahead: Any, monkey
 def test_an_owned_copy_is_equal_aligned_and_apart(shape: tuple[int, ...]) -> None:
     array = np.random.default_rng(0).random(shape).astype(np.float32)
     for view in (array, array[1:], array[::2], array.T):
-        found = own(view)
+        found = Memory(2).own(view)
         assert np.array_equal(found, view) and found.dtype == view.dtype
         assert found.__array_interface__["data"][0] % ALIGNMENT == 0
         assert not np.shares_memory(found, view)

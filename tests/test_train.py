@@ -146,12 +146,14 @@ def test_it_shows_how_it_goes(launch: Launch) -> None:
         (("--lr", "-1"), 2, "--lr wants a number above 0, found -1.0"),
         (("--source", "digit:train"), 1, "digits"),
         (("--source", "npz:nowhere.npz"), 1, "nowhere.npz"),
+        (("--source", "arrayrecord:cut.array_record?fields=image:uint8:4x4,label:int32"), 1, "cut.array_record"),
         (("--checkpoint-dir", "/proc/none"), 1, "/proc/none"),
     ],
 )
 def test_what_it_cannot_do_is_told_without_a_traceback(
-    launch: Launch, options: tuple[str, ...], code: int, message: str
+    launch: Launch, tmp_path: Path, options: tuple[str, ...], code: int, message: str
 ) -> None:
+    (tmp_path / "cut.array_record").write_bytes(b"half a file")
     done = launch("--local", "2", "--devices", "2", *options)
     assert done.returncode == code, done.stdout + done.stderr
     assert message in done.stderr

@@ -14,6 +14,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
 from numpy.typing import NDArray
 
 from worker.agree import exchange, name_processes, require_same, share_failure
+from worker.device_memory import keep_freed_memory
 from worker.errors import DataError, DisagreementError
 from worker.feed import Collate, Map, RowWork, SourceFeed
 from worker.fingerprint import describe_source
@@ -69,6 +70,7 @@ class Loader:
         self._settled = False
         with share_failure("make a loader"):
             _check_choices(loading, prefetch, device_prefetch)
+            keep_freed_memory()
             self.source = as_source(source)
             is_stream = isinstance(self.source, Stream)
             self._shardings = _shardings(mesh, spec)
@@ -76,7 +78,7 @@ class Loader:
             self._work = RowWork(map, collate, seed)
             length = batch_size if isinstance(self.source, Stream) else len(self.source)
             self.schedule = Schedule(length, batch_size, tail, epochs, steps)
-            self._layout = Layout(self._shardings, batch_size, loading, with_mask=tail == "pad")
+            self._layout = Layout(self._shardings, batch_size, loading, tail == "pad", prefetch + device_prefetch)
             self._order = None if is_stream else Order(length, seed, shuffle)
             self._vote = self._make_vote()
             self.about = self._describe()

@@ -15,12 +15,13 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
 from numpy.typing import NDArray
 
 from worker.blocks import Structure
-from worker.device_memory import assemble, own
+from worker.device_memory import Memory, assemble
 from worker.errors import DataError, naming
 from worker.placement import Index, Placement
 
 STRATEGIES = ("per_process", "per_device", "global", "reshard")
 MASK = "mask"
+IN_USE = 1  # batches that a training loop holds while others are made ahead
 
 
 @dataclass(frozen=True)
@@ -59,8 +60,8 @@ class Layout:
     The rows to read follow from the shardings alone; the rest is settled by the first block.
     """
 
-    def __init__(self, shardings: Any, batch_size: int, loading: str, with_mask: bool) -> None:
-        """`shardings` is one sharding, or a tree of them."""
+    def __init__(self, shardings: Any, batch_size: int, loading: str, with_mask: bool, ahead: int) -> None:
+        """`shardings` is one sharding, or a tree of them; so many batches are made ahead."""
         self._shardings, self._batch_size, self._with_mask = shardings, batch_size, with_mask
         wanted = jax.tree_util.tree_leaves(shardings)
         for sharding in wanted:
@@ -73,6 +74,7 @@ class Layout:
             devices = self._spread.num_devices
             self.loaded_size = -(-batch_size // devices) * devices
             self.parts = plan_parts("per_process", [self._spread], self.loaded_size)
+        self._memory = Memory((ahead + IN_USE) * len(self.parts))
         self.structure: Structure | None = None
         self._settling = threading.Lock()
         self._leaves: list[Leaf] = []
@@ -88,7 +90,7 @@ class Layout:
                     self._settle(Structure.of(blocks[0]))
         assert self.structure is not None
         flat = [self.structure.flatten(block, len(part.rows)) for block, part in zip(blocks, self.parts, strict=True)]
-        return [[own(array) for array in arrays] for arrays in flat]
+        return [[self._memory.own(array) for array in arrays] for arrays in flat]
 
     def assemble(self, by_part: Sequence[Sequence[NDArray[Any]]]) -> list[jax.Array]:
         """Global arrays, without communication."""

@@ -49,6 +49,9 @@ class Order:
         start, stop = _whole("start", start), _whole("stop", stop)
         if not 0 <= start <= stop <= END:
             raise ValueError(f"positions want 0 <= start <= stop <= 2**62, found start {start} and stop {stop}")
+        first_block = start // BLOCK
+        if stop <= (first_block + 1) * BLOCK:
+            return _block(self, first_block)[start - first_block * BLOCK : stop - first_block * BLOCK].copy()
         ids = np.empty(stop - start, np.int64)
         for number, first, last in _blocks(start, stop):
             base = number * BLOCK
