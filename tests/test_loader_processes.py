@@ -39,6 +39,8 @@ elif case == "content":
     source = {"id": np.arange(40)[:: -1 if odd else 1]}
 elif case == "batch size":
     options["batch_size"] = 16 if odd else 8
+elif case == "mesh":
+    mesh = jax.sharding.Mesh(jax.devices()[:: -1 if odd else 1], "data")
 elif case == "mapped dtype":
     options["map"] = lambda block: {"id": block["id"].astype(np.float32 if odd else np.int32)}
 elif case == "mapped shape":
@@ -79,6 +81,7 @@ else:
         ("dtype", ['rows: process 0 has "id: int64", process 1 has "id: float32"']),
         ("content", ["content: process 0 has"]),
         ("batch size", ["batch_size: process 0 has 8, process 1 has 16"]),
+        ("mesh", ["sharding: process 0 has [\"P('data',) over data=2, devices "]),
         ("mapped dtype", ['id: process 0 has "int32[]", process 1 has "float32[]"']),
         ("mapped shape", ['id: process 0 has "int32[3]", process 1 has "int32[2]"']),
         (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import weakref
+import zlib
 from collections import defaultdict
 from itertools import count
 from typing import Any
@@ -82,7 +83,9 @@ class Loader:
             self._order = None if is_stream else Order(length, seed, shuffle)
             self._vote = self._make_vote()
             self.about = self._describe()
-        require_same("make a loader", {**self.about, "loading": loading, "epochs": epochs, "steps": steps})
+        cut = [_describe_sharding(sharding) for sharding in jax.tree_util.tree_leaves(self._shardings)]
+        options = {"sharding": cut, "loading": loading, "epochs": epochs, "steps": steps}
+        require_same("make a loader", {**self.about, **options})
 
     @property
     def batch_size(self) -> int:
@@ -215,6 +218,15 @@ def _check_marks(name: str, by_process: list[dict[str, str]]) -> None:
                 f"{name}: {apart} read different records in shard {shard}, where they need the same ones:"
                 " give every shuffle a seed that is the same on all processes"
             )
+
+
+def _describe_sharding(sharding: Sharding) -> str:
+    """With the devices in their order: another order means other rows."""
+    if not isinstance(sharding, NamedSharding):
+        return str(sharding)
+    axes = ",".join(f"{name}={size}" for name, size in sharding.mesh.shape.items())
+    devices = ",".join(str(device.id) for device in sharding.mesh.devices.ravel())
+    return f"{sharding.spec} over {axes}, devices {zlib.crc32(devices.encode()):08x}"
 
 
 def _check_choices(loading: str, prefetch: int, device_prefetch: int) -> None:
