@@ -343,3 +343,47 @@ def test_the_run_folder_tells_the_whole_story(start: Start, script: Script) -> N
     assert run.result["exit_code"] == 0 and run.result["exits"] == {"0": 0, "1": 0}
     assert [run.log(k) for k in range(2)] == [b"hi\n"] * 2
     assert not list(run.run_folder.rglob("*.partial"))
+
+
+# Nobody waits for a step: they pile up, each with collectives of its own, on two devices of each process.
+PILE_UP = """
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+
+jax.distributed.initialize()
+mesh = Mesh(jax.devices(), "data")
+
+def put(array, spec):
+    return jax.make_array_from_callback(array.shape, NamedSharding(mesh, spec), lambda index: array[index])
+
+@jax.jit
+def step(weights, rows):
+    def loss(weights):
+        out = rows
+        for weight in weights:
+            out = jnp.tanh(out @ weight)
+        return (out**2).mean()
+    value, grads = jax.value_and_grad(loss)(weights)
+    return [weight - 0.1 * grad for weight, grad in zip(weights, grads)], value
+
+rows = put(np.ones((64, 64), np.float32), P("data"))
+weights = [put(np.eye(64, dtype=np.float32), P()) for _ in range(4)]
+for _ in range(60):
+    weights, value = step(weights, rows)
+print("the loss is", float(value))
+"""
+
+
+def test_steps_that_pile_up_on_cpu_devices_do_not_lock_up(launch: Launch, script: Script) -> None:
+    """On two cores they would, with the threads XLA takes by itself."""
+    done = launch("--local", "4", "--devices", "2", script(PILE_UP), timeout=100)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("the loss is") == 4
+
+
+def test_the_threads_of_cpu_devices_may_be_set_by_the_user(launch: Launch, script: Script) -> None:
+    program = script("import os\nprint('threads', os.environ.get('NPROC'))\n")
+    assert "threads 5" in launch("--local", "1", program, env={"NPROC": "5"}).stdout
+    assert "threads 40" in launch("--local", "1", "--devices", "10", program, env={"NPROC": ""}).stdout

@@ -15,7 +15,7 @@ from types import ModuleType, TracebackType
 from typing import NoReturn
 
 from worker.crash import crash_record
-from worker.distributed import forget_jax, prepare_jax
+from worker.distributed import forget_jax, prepare_jax, widen_cpu_pool
 from worker.errors import WorkerError
 from worker.facts import send_fact
 from worker.identity import DUMP_SIGNAL, EXIT_PREEMPTED, STACKS_FILE
@@ -28,6 +28,7 @@ OWN_FRAMES = (__file__, "<frozen runpy>", "<frozen importlib._bootstrap>", "<fro
 def run(argv: list[str]) -> None:
     """`argv` is `SCRIPT.py ARGS…` or `-m MODULE ARGS…`. Returns, or raises SystemExit, only for an orderly leave."""
     _introduce()
+    widen_cpu_pool()
     prepare_jax()
     try:
         _execute(argv)

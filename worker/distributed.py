@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import os
 import socket
 import sys
 import time
@@ -18,6 +19,8 @@ from worker.identity import Identity
 CLUSTERS = "jax._src.clusters"
 DISTRIBUTED = "jax._src.distributed"
 JAX_PATIENCE = 300
+LEAST_THREADS = 8
+THREADS_PER_DEVICE = 4
 
 
 def join(initialization_timeout: int = 300) -> Identity | None:
@@ -46,6 +49,18 @@ def prepare_jax() -> None:
             adapt(sys.modules[name])
         elif not any(isinstance(f, _AfterImport) and f.name == name for f in sys.meta_path):
             sys.meta_path.insert(0, _AfterImport(name, adapt))
+
+
+def widen_cpu_pool() -> None:
+    """Let XLA make more threads for CPU devices than there are cores; call it before jax makes the devices.
+
+    A collective holds a thread until its peers are there: on two cores, two devices with two collectives each can
+    wait for one another for ever.
+    """
+    given = os.environ.get("JAX_NUM_CPU_DEVICES", "")
+    devices = int(given) if given.isdecimal() else 1
+    if os.environ.get("JAX_PLATFORMS") == "cpu" and not os.environ.get("NPROC"):
+        os.environ["NPROC"] = str(max(os.cpu_count() or 1, LEAST_THREADS, THREADS_PER_DEVICE * devices))
 
 
 def forget_jax() -> None:

@@ -1,0 +1,65 @@
+"""The examples: short, alike but for their data, and each learns the digits, the same in two processes as in one."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+from conftest import REPO, Launch
+
+EXAMPLES = sorted((REPO / "examples").glob("*.py"))
+EPOCHS = 10
+
+# The package each needs, and the extra that installs it; Grain comes with hostmesh itself.
+NEEDS = {
+    "digits_datarax": ("datarax", "datarax"),
+    "digits_grain": ("grain", ""),
+    "digits_hugging_face": ("datasets", "hugging-face"),
+    "digits_pytorch": ("torch", "torch"),
+    "digits_tf_data": ("tensorflow", "tensorflow"),
+    "digits_tfds": ("tensorflow_datasets", "tensorflow"),
+}
+
+
+def run_example(launch: Launch, name: str, *topology: str) -> str:
+    """What it says of its accuracy, once, after a line for each epoch."""
+    done = launch(*topology, str(REPO / "examples" / f"{name}.py"), timeout=140)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len(re.findall(r"^\[0 .*epoch \d+: loss \d\.\d{4}$", done.stdout, re.MULTILINE)) == EPOCHS, done.stdout
+    (line,) = re.findall(r"test accuracy .*", done.stdout)
+    return str(line)
+
+
+def check_accuracy(line: str) -> None:
+    found = re.fullmatch(r"test accuracy (0\.\d\d|1\.00) \((\d+) of 360\)", line)
+    assert found and 0.9 * 360 <= int(found[2]) <= 360, line
+
+
+@pytest.mark.timeout(300)  # two runs, and TensorFlow alone takes seconds to import in each process
+@pytest.mark.parametrize("name", NEEDS)
+def test_digits_are_learnt_the_same_in_two_processes_as_in_one(launch: Launch, name: str) -> None:
+    package, extra = NEEDS[name]
+    if importlib.util.find_spec(package) is None:
+        pytest.skip(f"hostmesh[{extra}]")
+    line = run_example(launch, name, "--local", "2")
+    check_accuracy(line)
+    assert run_example(launch, name, "--local", "1", "--devices", "2") == line
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+def test_an_example_has_fewer_than_60_lines(path: Path) -> None:
+    assert len(path.read_text().splitlines()) < 60
+
+
+def test_only_the_data_differs_between_the_examples() -> None:
+    models = {path.stem: cut_model(path.read_text()) for path in EXAMPLES if path.stem.startswith("digits_")}
+    assert set(models) == set(NEEDS)
+    assert len(set(models.values())) == 1
+
+
+def cut_model(text: str) -> str:
+    """From the first function of the model to the parameters on the devices."""
+    last = "params = jax.device_put("
+    return text[text.index("def predict(") : text.index("\n", text.index(last))]
