@@ -28,7 +28,8 @@ if "HOSTMESH_PROCESS_ID" not in os.environ:
 import numpy as np
 
 LENGTH, BATCH = 60_000, 256
-WARM_UP = 8
+WARM_UP = 40
+SETTLING = 0.4  # seconds in which the threads of the contender before fill their buffers and fall silent
 Batches = Iterator[Any]
 
 
@@ -225,6 +226,7 @@ def speed(batches: Batches, seconds: float) -> float:
     """Records a second; what was made before the turn is taken first."""
     import jax
 
+    time.sleep(SETTLING)
     for _ in range(WARM_UP):
         last = next(batches)
     count, began = 0, time.perf_counter()

@@ -60,7 +60,8 @@ class ReadAhead(Generic[H, D]):
     def take(self) -> D:
         """Raises StopIteration after the last item, and what reading or placing raised when its turn comes."""
         if self._taken_at is not None:
-            self._using.add(time.perf_counter() - self._taken_at)
+            # One long pause, for an evaluation perhaps, says little about the steps to come.
+            self._using.add(min(time.perf_counter() - self._taken_at, 10 * WAKING))
         with self._changed:
             step = self._claim_all()
         item = self._await_item() if step is None else self._make_now(step)
