@@ -64,7 +64,7 @@ class Checkpoint:
         wanted = jax.tree_util.tree_map_with_path(_abstract, like)
         position = self._read(step, position=args.JsonRestore())["position"]
         self._check(step, position, like)
-        state = self._read(step, state=args.StandardRestore(wanted))["state"]
+        state = self._read(step, state=args.StandardRestore([wanted]))["state"][0]
         self._reached = step
         return state, position["loader_state"]
 
@@ -82,7 +82,8 @@ class Checkpoint:
             "about": self.about,
             "state": _describe(state),
         }
-        items = args.Composite(state=args.StandardSave(state), position=args.JsonSave(position))
+        # In a list, because orbax refuses a lone array.
+        items = args.Composite(state=args.StandardSave([state]), position=args.JsonSave(position))
         try:
             self._orbax.save(self.folder / str(step), args=items)
         except Exception as error:
