@@ -287,6 +287,10 @@ def test_state_counts_what_was_delivered_not_what_was_read_ahead(prefetch: int, 
     again.restore(2)
     assert ids_of(again) == whole[2:]
     assert ids_of(again) == []
+    again.restore(3)
+    next(again)
+    again.restore(9)  # while it reads ahead
+    assert ids_of(again) == whole[9:]
 
 
 def test_a_state_beyond_the_end_is_refused() -> None:
@@ -410,6 +414,31 @@ def test_a_dropped_loader_leaves_no_thread() -> None:
     while threads() and time.monotonic() < deadline:
         time.sleep(0.01)
     assert threads() == []
+
+
+@pytest.mark.parametrize("step_time", [0.002, 0.0])  # the thread reads ahead, or rests and lets the loop do it
+@pytest.mark.parametrize("fails_at", [0, 40])
+def test_a_loader_that_failed_leaves_no_thread(fails_at: int, step_time: float) -> None:
+    def make(index: int) -> Any:
+        if index == fails_at * 8:
+            raise OSError("bad sector")
+        return {"id": index}
+
+    def use() -> None:
+        source = Records(400, lambda index: {"id": index})
+        loader = worker.Loader(source, batch_size=8, shuffle=False)
+        source.make = make
+        with pytest.raises(DataError, match="bad sector"):
+            for _ in loader:
+                time.sleep(step_time)
+
+    before = threads()
+    use()
+    gc.collect()
+    deadline = time.monotonic() + 20
+    while threads() != before and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert threads() == before
 
 
 def test_the_end_of_a_loader_leaves_no_thread() -> None:

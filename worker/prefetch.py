@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -90,7 +89,7 @@ class ReadAhead(Generic[H, D]):
             item = self._place(on_host)
         except BaseException as error:
             with self._changed:
-                self._fail(self._next_take, copy.copy(error))
+                self._fail(self._next_take, error)
             raise
         self._reading.add(read - began)
         self._placing.add(time.perf_counter() - read)
@@ -121,8 +120,7 @@ class ReadAhead(Generic[H, D]):
 
     def _hand_out(self, item: D | BaseException) -> D:
         if isinstance(item, BaseException):
-            # A copy: the one kept here would hold the taker's frames, and with them the taker, for ever.
-            raise copy.copy(item) from item.__cause__
+            raise item
         del self._on_device[self._next_take]
         self._next_take += 1
         if self._overlap_pays():
@@ -179,7 +177,6 @@ class ReadAhead(Generic[H, D]):
         except BaseException as error:
             with self._changed:
                 self._fail(number, error)
-                self._changed.notify_all()
             return
         with self._changed:
             time_of.add(time.perf_counter() - began)
@@ -187,8 +184,9 @@ class ReadAhead(Generic[H, D]):
             self._changed.notify_all()
 
     def _fail(self, number: int, error: BaseException) -> None:
-        """Nothing is read after a failure; what was read before it is still handed out."""
+        """Nothing is read after a failure; what was read before it is still handed out, and the thread ends."""
         self._ended = True
         for later in [other for other in self._on_host if other >= number]:
             del self._on_host[later]
         self._on_device[number] = error
+        self._changed.notify_all()
