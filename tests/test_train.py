@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -185,3 +186,13 @@ def test_labels_that_are_no_class_do_not_train_silently(launch: Launch, tmp_path
     done = launch("--local", "2", "--source", "npz:odd.npz", "--epochs", "1")
     assert done.returncode == 1
     assert re.search(r"step \d+: found 1 labels that are not among the 1 classes", done.stderr), done.stderr
+
+
+def test_it_runs_without_launch_too(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "worker"]
+    options: Any = {"cwd": tmp_path, "env": clean_env(), "capture_output": True, "text": True, "timeout": 60}
+    done = subprocess.run([*command, "--steps", "5"], **options)
+    assert done.returncode == 0 and "trained 5 steps" in done.stdout, done.stderr
+    wrong = subprocess.run([*command, "--mesh", "data"], **options)
+    assert wrong.returncode == 2
+    assert wrong.stderr == "error: --mesh wants axes like data=-1,model=2; found 'data'\n"

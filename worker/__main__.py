@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
+import sys
+
+from worker.errors import WorkerError
+from worker.identity import Identity
 from worker.settings import read_settings
 
-if __name__ == "__main__":
-    settings = read_settings()
-    from worker.train import main  # after the settings: a mistake is told before jax is imported
 
-    main(settings)
+def run() -> None:
+    try:
+        settings = read_settings()
+        from worker.train import main  # after the settings: a mistake is told before jax is imported
+
+        main(settings)
+    except WorkerError as error:
+        if Identity.from_env() is not None:
+            raise  # under `launch` the verdict tells it
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+
+
+if __name__ == "__main__":
+    run()
