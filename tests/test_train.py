@@ -15,6 +15,8 @@ import numpy as np
 import pytest
 from conftest import LAUNCH, Launch, Start, clean_env, processes_of
 
+from worker import loading, settings
+
 ANNOUNCED = "digits:train: 1,437 records, 10 classes; 4 processes, 8 devices, mesh data=4, model=2; 169 steps of 128"
 
 
@@ -196,3 +198,8 @@ def test_it_runs_without_launch_too(tmp_path: Path) -> None:
     wrong = subprocess.run([*command, "--mesh", "data"], **options)
     assert wrong.returncode == 2
     assert wrong.stderr == "error: --mesh wants axes like data=-1,model=2; found 'data'\n"
+
+
+def test_the_job_offers_every_loading_strategy() -> None:
+    """It names them itself: the loader's own list would take importing jax before a mistake could be told."""
+    assert settings.LOADING == loading.STRATEGIES

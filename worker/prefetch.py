@@ -71,12 +71,17 @@ class ReadAhead(Generic[H, D]):
         """The next step, for a taker that will do all of it: nobody has begun it, and nobody else should."""
         if self._on_host or self._on_device or self._ended or (self._room and self._overlap_pays()):
             return None
+        return self._next_step()
+
+    def _next_step(self) -> int | None:
+        """Whoever gets it reads it; None at the end."""
         step = next(self._steps, None)
         if step is None:
             self._ended = True
-            return None
-        self._on_host[self._next_read] = None
-        self._next_read += 1
+            self._changed.notify_all()
+        else:
+            self._on_host[self._next_read] = None
+            self._next_read += 1
         return step
 
     def _make_now(self, step: int) -> D:
@@ -156,14 +161,8 @@ class ReadAhead(Generic[H, D]):
         return self._claim_reading()
 
     def _claim_reading(self) -> Callable[[], None] | None:
-        step = next(self._steps, None)
-        if step is None:
-            self._ended = True
-            self._changed.notify_all()
-            return None
-        number, self._next_read = self._next_read, self._next_read + 1
-        self._on_host[number] = None
-        return lambda: self._do(number, self._read, step, self._on_host, self._reading)
+        number, step = self._next_read, self._next_step()
+        return None if step is None else lambda: self._do(number, self._read, step, self._on_host, self._reading)
 
     def _claim_placing(self, number: int, item: H) -> Callable[[], None]:
         del self._on_host[number]

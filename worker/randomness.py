@@ -25,7 +25,6 @@ class RowRandom:
     """
 
     def __init__(self, seed: int, positions: NDArray[np.int64]) -> None:
-        self._seed = seed
         self._rows = mix_words(positions.astype(np.uint64) * ROW_STRIDE + np.uint64((seed ^ PURPOSE) & WORD))
         self._draws = 0
 

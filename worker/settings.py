@@ -8,30 +8,32 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from worker.errors import SettingsError
+from worker.schedule import TAILS
 
 SOURCE = "digits:train"
 EVAL_SOURCES = {"digits:train": "digits:test"}
 LOADING = ("per_process", "per_device", "global", "reshard")
-TAILS = ("carry", "pad", "drop")
 RESERVED = ("span_processes", "batch_axes", "devices")  # what make_mesh takes beside axes
 
 
 @dataclass(frozen=True)
 class Settings:
-    source: str = SOURCE
-    eval_source: str | None = None
-    batch_size: int = 128
-    mesh: str | None = None
-    span_processes: bool = False
-    loading: str = "per_process"
-    epochs: int | None = None
-    steps: int | None = None
-    lr: float = 0.1
-    seed: int = 0
-    checkpoint_dir: str | None = None
-    checkpoint_every: int = 100
-    eval_every: int = 0
-    tail: str = "carry"
+    """What the parser below gives; its defaults are there."""
+
+    source: str
+    eval_source: str | None
+    batch_size: int
+    mesh: str | None
+    span_processes: bool
+    loading: str
+    epochs: int | None
+    steps: int | None
+    lr: float
+    seed: int
+    checkpoint_dir: str | None
+    checkpoint_every: int
+    eval_every: int
+    tail: str
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "checkpoint_every", "epochs", "steps"):

@@ -8,10 +8,9 @@ from itertools import count
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from worker.errors import DataError
-from worker.rows import Record, count_rows, map_leaves, split_block, take_rows
+from worker.rows import Record, count_rows, leaves, map_leaves, split_block, take_rows
 
 
 @dataclass(frozen=True)
@@ -81,15 +80,9 @@ class BlockReader:
 
 def join_blocks(blocks: list[Any]) -> Any:
     """A fresh block with the rows of all of them, which have the same structure."""
-    parts = [_leaves(block) for block in blocks]
+    parts = [[leaf for _, leaf in leaves(block)] for block in blocks]
     joined = iter([np.concatenate(column) for column in zip(*parts, strict=True)])
     return map_leaves(lambda _: next(joined), blocks[0])
-
-
-def _leaves(block: Any) -> list[NDArray[Any]]:
-    found: list[NDArray[Any]] = []
-    map_leaves(found.append, block)
-    return found
 
 
 def _passes(stream: Stream, shard: int, epochs: int | None) -> Iterator[Any]:

@@ -36,7 +36,6 @@ class StreamFeed:
         self._readers = {shard: reader(stream, shard, epochs) for shard in shards}
         self._last: dict[int, Any] = {}
         self._ahead: Taken | Exception | None = None
-        self._step = 0
 
     def read(self, step: int) -> Loaded:
         with naming(f"step {step}: {self.stream.name}"):
@@ -46,7 +45,8 @@ class StreamFeed:
         with naming(f"step {step}: {self.stream.name}"):
             taken = self._take()
             blocks = [self._block(step, taken, part) for part in self.parts]
-            return Loaded(blocks, [self._mask(taken, part) for part in self.parts], self._peek_for_later())
+            masks = [self._mask(taken, part) for part in self.parts] if self._pads else []
+            return Loaded(blocks, masks, self._peek_for_later())
 
     def skip(self, steps: int) -> None:
         with naming(self.stream.name):
@@ -70,7 +70,6 @@ class StreamFeed:
         for shard, (rows, count) in taken.items():
             if count:
                 self._last[shard] = take_rows(rows, slice(count - 1, None)) if self._in_blocks else rows[-1:]
-        self._step += 1
         return taken
 
     def _peek(self) -> Taken:
