@@ -17,6 +17,7 @@ from conftest import LAUNCH, Launch, Start, clean_env, processes_of
 
 from worker import loading, settings
 
+OWN = re.compile(r"digits:train|step +\d+/169|trained 169 steps|accuracy")
 ANNOUNCED = "digits:train: 1,437 records, 10 classes; 4 processes, 8 devices, mesh data=4, model=2; 169 steps of 128"
 
 
@@ -37,7 +38,9 @@ def test_without_a_script_digits_are_learnt(launch: Launch, tmp_path: Path) -> N
     last = [line for line in done.stdout.splitlines() if line][-1]
     assert f"trained 169 steps in {summary['seconds']:.1f} s" in last
     assert "waiting for input" in last and "test accuracy 0.9" in last
-    assert all(line.startswith("[0 ") for line in done.stdout.splitlines())
+    # Beside these lines the libraries may speak from any process, for instance when a busy machine keeps one waiting.
+    own = [line for line in done.stdout.splitlines() if OWN.search(line)]
+    assert len(own) >= 3 and all(line.startswith("[0 ") for line in own), done.stdout
 
 
 SHORT = ("--epochs", "4", "--batch-size", "64")
