@@ -1,18 +1,24 @@
 # Two commands on a machine with Python 3.11 and make: `make demo` and `make test`. Everything goes into .venv.
+# With Docker: `make cluster` starts four hosts to launch on, `make test-docker` tests on four of its own.
 PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check install --quiet --constraint constraints.txt
 SYSTEMS := tensorflow,torch,hugging-face,datarax
 SOURCES := launcher worker tests examples benchmarks
+CLUSTER_SCRIPT := PYTHON=$(BIN)/python docker/cluster.sh
 
-.PHONY: demo test check benchmark clean
+.PHONY: demo test test-docker check benchmark cluster cluster-image cluster-down cluster-clean clean
 
 demo: $(VENV)/core
 	$(BIN)/launch --local 4 --devices 2
 
 test: $(VENV)/test
 	$(BIN)/python -m pytest -n auto $(PYTEST)
+
+test-docker: $(VENV)/test
+	$(CLUSTER_SCRIPT) image
+	HOSTMESH_DOCKER=required $(BIN)/python -m pytest -m docker $(PYTEST)
 
 check: $(VENV)/test
 	$(BIN)/ruff format --check $(SOURCES)
@@ -23,6 +29,18 @@ benchmark: $(VENV)/benchmark
 	$(BIN)/python benchmarks/launch_time.py
 	$(BIN)/python benchmarks/failure_time.py
 	$(BIN)/python benchmarks/loading.py
+
+cluster: $(VENV)/core
+	$(CLUSTER_SCRIPT) up
+
+cluster-image: $(VENV)/core
+	$(CLUSTER_SCRIPT) image
+
+cluster-down: $(VENV)/python
+	$(CLUSTER_SCRIPT) down
+
+cluster-clean: $(VENV)/python
+	$(CLUSTER_SCRIPT) clean
 
 clean:
 	rm -rf $(VENV) runs

@@ -14,10 +14,16 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 UNCHECKED_HASH = (1).to_bytes(4, "little")
 
-# Reads 16 hexadecimal digits and that many bytes, writes the files to a private folder, becomes the agent.
-# Unpacked the bytes are a line `[["agent/launcher/wire.py", 5120], …]` and the files, one after the other.
-BOOTSTRAP = r"""
-import json, os, sys, zlib
+# What a host's Python is started with: short, and safe in whatever shell a login gives. The rest comes on the stream.
+BOOTSTRAP = 'import os;exec(eval(os.fdopen(0,"rb",0,closefd=False).readline()))'
+
+# The stream's first line. Reads 16 hexadecimal digits and that many bytes, writes the files to a private folder and
+# becomes the agent. Unpacked the bytes are a line `[["agent/launcher/wire.py", 5120], …]` and then the files.
+UNPACK = r"""
+import os, sys
+if sys.version_info < (3, 9):
+    sys.exit("the agent needs Python 3.9 or newer, found %d.%d; agent_python: names another" % sys.version_info[:2])
+import json, zlib
 def take(n):
     data = b""
     while len(data) < n:
@@ -35,12 +41,17 @@ try:
 except OSError as error:
     sys.exit("cannot make the folder " + folder + ": " + error.strerror)
 at = 0
-for name, size in json.loads(sizes):
-    path = os.path.join(folder, name)
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    with open(path, "wb") as file:
-        file.write(data[at:at + size])
-    at += size
+try:
+    for name, size in json.loads(sizes):
+        path = os.path.join(folder, name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "wb") as file:
+            file.write(data[at:at + size])
+        at += size
+except OSError as error:
+    import shutil
+    shutil.rmtree(folder, ignore_errors=True)
+    sys.exit("cannot write the agent to " + folder + ": " + error.strerror)
 sys.dont_write_bytecode = True
 sys.path[:0] = [os.path.join(folder, "agent"), os.path.join(folder, "code")]
 from launcher.agent.main import main
@@ -52,6 +63,11 @@ def host_folder(environ: Mapping[str, str]) -> str:
     """Where the bootstrap, under this environment, puts its files."""
     base = environ.get("TMPDIR") or "/tmp"
     return os.path.join(base if len(base) <= 60 else "/tmp", "hostmesh-" + environ["HOSTMESH_AGENT"])
+
+
+def agent_command(python: str, env: Mapping[str, str]) -> list[str]:
+    """For a transport that cannot hand over an environment: what the host is to run."""
+    return ["env", *(f"{name}={value}" for name, value in env.items()), python, "-I", "-S", "-c", BOOTSTRAP]
 
 
 def pack() -> bytes:
@@ -67,7 +83,7 @@ def pack() -> bytes:
         files[importlib.util.cache_from_source(name)] = compiled(path)
     sizes = json.dumps([(name, len(data)) for name, data in files.items()]).encode()
     body = zlib.compress(b"\n".join([sizes, b"".join(files.values())]), 1)
-    return b"%016x" % len(body) + body
+    return repr(UNPACK).encode() + b"\n%016x" % len(body) + body
 
 
 def compiled(path: Path) -> bytes:

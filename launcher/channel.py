@@ -5,11 +5,12 @@ from __future__ import annotations
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from launcher import wire
+from launcher.errors import Unreachable
 
 BEATS_PER_LEASE = 5
 UNHANDLED = 64
@@ -19,9 +20,13 @@ BOUNDED = (wire.Output, wire.Fact)
 
 
 class Stream(Protocol):
-    """What a transport gives: bytes both ways, and an end."""
+    """What a transport gives: bytes both ways, and an end. `is_open` is False while it is still connecting."""
 
-    def read(self) -> bytes: ...
+    is_open: bool
+
+    def read(self) -> bytes:
+        """Raises Unreachable when there is no stream to be had."""
+
     def read_errors(self) -> bytes: ...
     def write(self, data: bytes) -> None: ...
     def close(self) -> None: ...
@@ -37,10 +42,12 @@ class Heard:
 
 @dataclass(frozen=True)
 class Ended:
-    """The stream of host number `host` is over; `said` is what the host printed instead of, or beside, the protocol."""
+    """The stream of host number `host` is over; `said` is what the host printed instead of, or beside, the protocol,
+    `unreachable` why there never was a stream."""
 
     host: int
     said: str
+    unreachable: str | None = None
 
 
 class Channel:
@@ -50,8 +57,8 @@ class Channel:
         self._stream = stream
         self._beat_every = lease / BEATS_PER_LEASE
         self._inbox = inbox
-        self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        self._outbox.put(package)
+        self._outbox: queue.SimpleQueue[Iterable[bytes] | None] = queue.SimpleQueue()
+        self._outbox.put([package])
         # What workers can send without end waits in the reader when the supervisor is behind: memory stays bounded.
         self._room = threading.Semaphore(UNHANDLED)
         self._errors: deque[bytes] = deque(maxlen=20)
@@ -64,8 +71,16 @@ class Channel:
         thread.start()
         return thread
 
+    @property
+    def is_open(self) -> bool:
+        return self._stream.is_open
+
     def send(self, message: Any) -> None:
-        self._outbox.put(wire.encode(message))
+        self._outbox.put([wire.encode(message)])
+
+    def send_all(self, messages: Iterable[Any]) -> None:
+        """Made one by one as the stream takes them, so that many hosts cost no memory."""
+        self._outbox.put(map(wire.encode, messages))
 
     def handled(self, event: Any) -> None:
         if isinstance(event, BOUNDED):
@@ -77,17 +92,18 @@ class Channel:
 
     def _write(self) -> None:
         try:
-            while (data := self._next()) is not None:
-                self._stream.write(data)
-        except (OSError, ValueError):
+            while (pieces := self._next()) is not None:
+                for data in pieces:
+                    self._stream.write(data)
+        except (OSError, ValueError, Unreachable):
             pass  # the reader sees the end as well, and says so
 
-    def _next(self) -> bytes | None:
+    def _next(self) -> Iterable[bytes] | None:
         """A beat of its own keeps the lease, however busy the supervisor is."""
         try:
             return self._outbox.get(timeout=self._beat_every)
         except queue.Empty:
-            return wire.encode(wire.Beat())
+            return [wire.encode(wire.Beat())]
 
     def _read(self) -> None:
         decoder = wire.Decoder(after_magic=True)
@@ -99,6 +115,9 @@ class Channel:
                     if isinstance(event, BOUNDED):
                         self._room.acquire()
                     self._inbox.put(Heard(self.host, event))
+        except Unreachable as error:
+            self._inbox.put(Ended(self.host, "", str(error)))
+            return
         except (OSError, ValueError):
             pass
         except wire.WireError as error:

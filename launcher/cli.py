@@ -23,6 +23,7 @@ EPILOG = """examples:
   launch --local 2 -- ./simulate --fast              any program; it finds its identity in HOSTMESH_* variables
   launch --hosts cluster_configs/local.yaml          what the file's run: says, else the built-in job
   launch --hosts tpu-pod.yaml --dry-run train.py     who would run where, and start nothing
+  launch check --hosts tpu-pod.yaml                  what would keep these hosts from training, and how to mend it
 
 The exit code is 0 only when every process succeeded, else the culprit's (128+n for signal n); 69 when a host was lost,
 75 when the run was preempted and saved, 130 after Ctrl-C, 2 for a bad command line or cluster file. Ctrl-C stops a run
@@ -61,6 +62,8 @@ def fill_standard_streams() -> None:
 
 def launch(argv: list[str]) -> int:
     try:
+        if argv[:1] == ["check"]:
+            return check(argv[1:])
         options, job, job_options = parse(argv)
         cluster = pick_cluster(options)
         return start(options, cluster, job, job_options)
@@ -122,7 +125,7 @@ class Parser(argparse.ArgumentParser):
 def build_parser() -> Parser:
     parser = Parser(
         prog="launch",
-        usage=USAGE,
+        usage=f"{USAGE}\n       launch check --hosts FILE",
         description="Start one JAX program on many hosts, or as many processes here, and say what became of it.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -160,7 +163,7 @@ def pick_cluster(options: argparse.Namespace) -> Cluster:
 
 
 def without_effect(cluster: Cluster) -> list[str]:
-    wishes = {"restarts": cluster.restarts, "hang_timeout": cluster.hang_timeout, "setup": cluster.setup}
+    wishes = {"restarts": cluster.restarts, "hang_timeout": cluster.hang_timeout}
     return [name for name, value in wishes.items() if value]
 
 
@@ -175,12 +178,36 @@ def check_own_worker() -> None:
         )
 
 
+def check(argv: list[str]) -> int:
+    """`launch check`: starts agents, lets them look around, and starts nothing else."""
+    options, unknown = build_check_parser().parse_known_args(argv)
+    if unknown:
+        raise UsageError(f"unknown option {unknown[0]}\nusage: launch check --hosts FILE [--json]")
+    check_own_worker()
+    from launcher.check import check_hosts
+
+    return check_hosts(pick_cluster(options), options.json)
+
+
+def build_check_parser() -> Parser:
+    parser = Parser(
+        prog="launch check",
+        description="Look at every host of a cluster: a table of host × check, and how to mend each failure.",
+        epilog="The exit code is 0 when the hosts can train, 1 when one cannot, 69 when one cannot be reached.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--hosts", metavar="FILE", help="a cluster YAML")
+    parser.add_argument("--local", metavar="N", type=count, help="N processes on this machine instead")
+    parser.add_argument("--json", action="store_true", help="the findings as JSON")
+    return parser
+
+
 def start(options: argparse.Namespace, cluster: Cluster, given: Job | None, job_options: list[str]) -> int:
     check_own_worker()
     from launcher.plan import make_plan, plan_json, plan_table
-    from launcher.program import check_job, pick_job
+    from launcher.program import check_job, pick_job, place_job
 
-    job = pick_job(given, cluster, job_options)
+    job = place_job(pick_job(given, cluster, job_options), cluster, Path.cwd())
     if cluster.transport == "local":
         check_job(job, Path(cluster.workdir or ".").expanduser().absolute())
     plan = make_plan(cluster, job, options.devices, options.cold)

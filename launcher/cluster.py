@@ -8,18 +8,20 @@ import os
 import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
 from launcher.errors import UsageError
+from launcher.gcloud import TpuPod, find_endpoints
 from launcher.yaml_values import (
     TEXT,
     WHOLE,
     Check,
     Problems,
     Value,
+    boolean,
     compose,
     read_text,
     scalar,
@@ -32,6 +34,9 @@ TRANSPORTS = ("local", "ssh", "docker", "slurm", "kubernetes")
 MOST_HOSTS = 10_000
 MOST_PROCESSES = 1024
 MOST_DEVICES = 64
+# What CUDA and ROCm read: which GPUs of a host a process sees.
+VISIBLE_GPUS = {"cuda": "CUDA_VISIBLE_DEVICES", "rocm": "HIP_VISIBLE_DEVICES"}
+GOOGLE_KEY = "~/.ssh/google_compute_engine"  # made by the first `gcloud compute … ssh`
 
 
 @dataclass(frozen=True)
@@ -51,6 +56,19 @@ class Sync:
 
 
 @dataclass(frozen=True)
+class Ssh:
+    """Beside what ~/.ssh/config says. Paths are absolute by now."""
+
+    accept_new_host_keys: bool = False
+    known_hosts: str | None = None  # instead of the user's own file
+    identity_files: tuple[str, ...] = ()
+    config: str | None = None  # instead of ~/.ssh/config
+    jump: str | None = None  # user@host:port, several with commas between
+    connect_timeout: float = 20.0
+    at_once: int = 64  # how many connections are being made at the same time
+
+
+@dataclass(frozen=True)
 class Host:
     address: str
     processes: int
@@ -66,6 +84,7 @@ class Cluster:
     name: str = "local"
     transport: str = "local"
     agent_python: str | None = None
+    ssh: Ssh = Ssh()
     workdir: str | None = None
     sync: Sync | None = None
     setup: tuple[str, ...] = ()
@@ -87,18 +106,37 @@ def local_cluster(processes: int) -> Cluster:
 
 
 def read_cluster(path: str | os.PathLike[str]) -> Cluster:
-    """Raises one ClusterError that holds every problem of the file."""
+    """Raises one ClusterError that holds every problem of the file; only then is gcloud asked for a pod's hosts."""
     problems = Problems(os.fspath(path))
     top = Value(compose(read_text(problems.path), problems), "", problems)
-    values = {"name": Path(path).stem, "transport": "ssh", "env": {}, **top.read(_CLUSTER, required="hosts")}
-    entries = values.pop("hosts", [])
+    values = {"name": Path(path).stem, "transport": "ssh", "env": {}, **top.read(_CLUSTER, required=("hosts",))}
+    named = values.pop("hosts", [])
+    pod = named if isinstance(named, TpuPod) else None
+    entries = [(top.under("hosts"), {"address": pod.name})] if pod else named
     shared = {"processes": values.pop("processes_per_host", 1), "python": values.pop("python", None)}
     hosts = tuple(Host(**{**shared, **settings}) for _, settings in entries)
-    _check_duplicates(entries)
-    _check_together(top, values, hosts)
+    _check_entries(entries, values["transport"])
+    _check_together(top, values, hosts, pod)
     if problems.found:
         raise problems.error()
+    if pod:
+        hosts = _find_hosts(pod, top.under("hosts").under("gcloud"), shared)
+        values["ssh"] = _add_google_key(values.get("ssh", Ssh()))
     return Cluster(hosts, **{**values, "env": _environment(values["transport"], values["env"])})
+
+
+def _find_hosts(pod: TpuPod, place: Value, shared: dict[str, Any]) -> tuple[Host, ...]:
+    try:
+        endpoints = find_endpoints(pod)
+    except UsageError as error:
+        place.fail(str(error))
+        raise place.problems.error() from None
+    return tuple(Host(**shared, **endpoint._asdict(), user=pod.user) for endpoint in endpoints)
+
+
+def _add_google_key(ssh: Ssh) -> Ssh:
+    key = os.path.expanduser(GOOGLE_KEY)
+    return ssh if ssh.identity_files or not os.path.isfile(key) else replace(ssh, identity_files=(key,))
 
 
 def _environment(transport: str, env: Mapping[str, str]) -> Mapping[str, str]:
@@ -169,8 +207,10 @@ def _spell(parts: list[Choices]) -> list[str]:
 Entry = tuple[Value, dict[str, Any]]
 
 
-def _hosts(value: Value) -> list[Entry]:
-    """Each host's own settings beside the entry that names it."""
+def _hosts(value: Value) -> list[Entry] | TpuPod:
+    """Each host's own settings beside the entry that names it, or the pod whose hosts gcloud knows."""
+    if value.kind == "a mapping":
+        return value.read({"gcloud": _pod}, required=("gcloud",)).get("gcloud") or []
     read = sequence(_host, "a list of hosts", least=1)(value) or ()
     named = [(entry, settings) for entry, settings in read if settings.get("address")]
     total = sum(_count(settings["address"]) for _, settings in named)
@@ -180,11 +220,21 @@ def _hosts(value: Value) -> list[Entry]:
     return [(entry, each) for entry, settings in named for each in _spell_out(entry, settings)]
 
 
+def _pod(value: Value) -> TpuPod | None:
+    settings = value.read(_GCLOUD, required=("tpu", "zone"))
+    name, zone = settings.pop("tpu", None), settings.pop("zone", None)
+    return TpuPod(name, zone, **settings) if name and zone else None
+
+
 def _host(value: Value) -> Entry:
     if value.kind == TEXT:
         return value, {"address": _names(value)}
-    known = value.is_a(("a mapping",), "an address or a mapping with an address")
-    return value, value.read(_HOST, required="address") if known else {}
+    if not value.is_a(("a mapping",), "an address or a mapping with an address"):
+        return value, {}
+    if any(key.node.value == "gcloud" for key, _ in value.pairs()):
+        value.reject("it alone, as in hosts: {gcloud: {tpu: NAME, zone: ZONE}}", "gcloud in a list of hosts")
+        return value, {}
+    return value, value.read(_HOST, required=("address",))
 
 
 def _spell_out(entry: Value, settings: dict[str, Any]) -> list[dict[str, Any]]:
@@ -215,6 +265,37 @@ def _env(value: Value) -> dict[str, Any]:
     return found
 
 
+def _resolve(value: Value) -> str | None:
+    """An absolute path; a relative one begins at the cluster file, wherever launch is started."""
+    text = _path(value)
+    return text and os.path.abspath(os.path.join(os.path.dirname(value.problems.path), os.path.expanduser(text)))
+
+
+def _file(value: Value) -> str | None:
+    path = _resolve(value)
+    if path is not None and not _is_readable(path):
+        value.reject(f"a file that can be read; there is none at {path!r}")
+        return None
+    return path
+
+
+def _is_readable(path: str) -> bool:
+    return os.access(path, os.R_OK) and not os.path.isdir(path)
+
+
+def _identity_files(value: Value) -> tuple[str | None, ...] | None:
+    return (_file(value),) if value.kind == TEXT else sequence(_file, "a file or a list of files")(value)
+
+
+def _ssh(value: Value) -> Ssh:
+    settings = value.read(_SSH)
+    hosts_file = settings.get("known_hosts")
+    may_be_new = settings.get("accept_new_host_keys") and not os.path.exists(hosts_file or "")
+    if hosts_file is not None and not may_be_new:
+        _file(value.under("known_hosts"))
+    return Ssh(**settings)
+
+
 def _sync(value: Value) -> Sync:
     settings = value.read({"from": _path, "exclude": sequence(_line, "a list of patterns")})
     return Sync(settings.get("from", "."), settings.get("exclude", ()))
@@ -228,13 +309,43 @@ def _run(value: Value) -> Job:
     return Job(**settings)
 
 
+_user = scalar((TEXT,), r"(?!-)[A-Za-z0-9_.@+\\-]+", "a user name")
+
 _HOST: dict[str, Check] = {
     "address": _names,
     "internal_address": _names,
-    "user": scalar((TEXT,), r"(?!-)[A-Za-z0-9_.@+\\-]+", "a user name"),
+    "user": _user,
     "port": whole_number(1, 65535, "a port from 1 to 65535"),
     "processes": _processes,
     "python": _path,
+}
+
+# None may begin with a dash: they become arguments of gcloud.
+_GCLOUD: dict[str, Check] = {
+    "tpu": scalar((TEXT,), "[a-z][a-z0-9-]*", "the TPU's name: lower-case letters, digits and -"),
+    "zone": scalar((TEXT,), "[a-z][a-z0-9-]*", "a zone such as us-west4-a"),
+    "project": scalar((TEXT,), "[a-z][a-z0-9.:-]*", "a project's id: lower-case letters, digits and -"),
+    "internal": boolean,
+    "user": _user,
+}
+
+_HOP = r"(?!-)([A-Za-z0-9_.+\\-]+@)?(?!-)([A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+(%\w+)?\])(:[1-9][0-9]{0,4})?"
+
+
+def _have_ports(hops: str) -> bool:
+    return all(int(port) <= 65535 for port in re.findall(":([0-9]+)(?=,|$)", hops))
+
+
+_SSH: dict[str, Check] = {
+    "accept_new_host_keys": boolean,
+    "known_hosts": _resolve,
+    "identity_files": _identity_files,
+    "config": _file,
+    "jump": scalar(
+        (TEXT,), f"{_HOP}(,{_HOP})*", "jump hosts such as me@bastion:22, with commas between them", test=_have_ports
+    ),
+    "connect_timeout": seconds(lambda seconds: 1 <= seconds <= 600, "from 1 to 600 seconds"),
+    "at_once": whole_number(1, 1000, "from 1 to 1000 connections"),
 }
 
 _JOB: dict[str, Check] = {
@@ -252,6 +363,7 @@ _CLUSTER: dict[str, Check] = {
     "local_devices": _devices,
     "python": _path,
     "agent_python": _path,
+    "ssh": _ssh,
     "workdir": _path,
     "sync": _sync,
     "setup": sequence(_line, "a list of commands"),
@@ -265,33 +377,53 @@ _CLUSTER: dict[str, Check] = {
 }
 
 
-def _check_duplicates(entries: list[Entry]) -> None:
+ONE_PROCESS = "one process on a TPU host: several need the TPU_* bounds variables, which are not supported yet"
+
+
+def _check_pod(top: Value, transport: str | None, pod: TpuPod, processes: int | None) -> None:
+    if transport not in ("ssh", None):
+        top.under("transport").reject("ssh: that is how the hosts of a TPU are reached")
+    if (processes or 1) > 1:
+        top.under("processes_per_host").reject(ONE_PROCESS, f"{processes} with {pod}")
+
+
+def _check_entries(entries: list[Entry], transport: str | None) -> None:
     lines: dict[tuple[str, int | None], int] = {}
     for entry, settings in entries:
         host = settings["address"], settings.get("port")
         if host in lines:
             entry.fail(f"host {host[0]} is already on line {lines[host]}")
         lines.setdefault(host, entry.line)
+    with_port = {id(entry): entry for entry, settings in entries if settings.get("port")}
+    for entry in with_port.values() if transport == "docker" else ():
+        entry.under("port").fail("docker reaches a container by its name; remove port")
 
 
-def _check_together(top: Value, values: dict[str, Any], hosts: tuple[Host, ...]) -> None:
-    if values["transport"] == "local" and "sync" in values:
+def _check_together(top: Value, values: dict[str, Any], hosts: tuple[Host, ...], pod: TpuPod | None) -> None:
+    transport, env = values["transport"], values["env"]
+    if "sync" in values and transport == "local":
         top.under("sync").fail("local processes run in place; remove sync")
+    elif "sync" in values and "workdir" not in values:
+        top.under("sync").reject("a workdir beside it: where on the hosts the code lands", "no workdir")
+    if "ssh" in values and transport not in ("ssh", None):
+        top.under("ssh").fail(f"transport {transport} does not use SSH; remove ssh")
     for index, name in enumerate(values.get("secrets") or ()):
-        if name in values["env"]:
+        if name in env:
             top.under("secrets").item(index).reject("a name that env does not set as well")
-    if "tpu" in (values["env"].get("JAX_PLATFORMS") or "").split(","):
+    if pod:
+        _check_pod(top, transport, pod, hosts[0].processes)
+    elif "tpu" in (env.get("JAX_PLATFORMS") or "").split(","):
         _check_tpu(top.under("env").under("JAX_PLATFORMS"), hosts)
     if isinstance(values.get("local_devices"), tuple):
         _check_devices(top.under("local_devices"), values["local_devices"], hosts)
+        for name in env.keys() & set(VISIBLE_GPUS.values()):
+            top.under("env").under(name).reject("either this or local_devices, which sets it for each process")
 
 
 def _check_tpu(platforms: Value, hosts: tuple[Host, ...]) -> None:
     crowded = next((host for host in hosts if (host.processes or 1) > 1), None)
     if crowded:
-        reason = "several need the TPU_* bounds variables, which are not supported yet"
-        found = f"{platforms.shown} with {crowded.processes} processes on {crowded.address}"
-        platforms.reject(f"one process on a TPU host: {reason}", found)
+        platforms.reject(ONE_PROCESS, f"{platforms.shown} with {crowded.processes} processes on {crowded.address}")
 
 
 def _check_devices(value: Value, devices: tuple[tuple[int, ...], ...], hosts: tuple[Host, ...]) -> None:

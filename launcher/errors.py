@@ -1,8 +1,9 @@
 """Every error a user can meet, arranged by what the caller can do about it.
 
 HostmeshError
-└── UsageError          the command line, the cluster file or the machine asks for the impossible: exit code 2
-    └── ClusterError    problems in a cluster file, all of them at once
+├── UsageError          the command line, the cluster file or the machine asks for the impossible: exit code 2
+│   └── ClusterError    problems in a cluster file, all of them at once
+└── Unreachable         no agent can be started on a host: exit code 69
 """
 
 from __future__ import annotations
@@ -28,3 +29,9 @@ class ClusterError(UsageError):
     def __init__(self, problems: list[str]) -> None:
         super().__init__("\n".join(problems))
         self.problems = problems
+
+
+class Unreachable(HostmeshError):
+    """One host's: what was found, and how to mend it."""
+
+    exit_code = EXIT_HOST_LOST

@@ -9,16 +9,15 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from launcher.agent.hunt import MARK
 from launcher.cluster import Cluster
 from launcher.errors import HostmeshError, UsageError
 from launcher.plan import Plan, plan_json
 from launcher.run import Run
-from launcher.transports.local import LocalStream
-from worker.identity import RUN_ID
+from launcher.transports import open_streams
 
 if TYPE_CHECKING:
     from launcher.supervisor import Supervisor
+    from launcher.tree import Tree
     from launcher.verdict import Verdict
 
 # A suspended launcher would fall silent, and its agents end the run: SIGTSTP only gets an answer.
@@ -26,11 +25,11 @@ HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGTSTP)
 
 
 def launch_plan(plan: Plan, runs: Path, as_json: bool) -> int:
-    check_transport(plan.cluster)
     secrets = read_secrets(plan.cluster)
+    tree = read_code(plan, runs)
     run = Run.create(runs, tuple(secrets.values()))
     run.write_json(run.plan, {"run": run.id, **plan_json(plan)})
-    streams = open_streams(plan.cluster, run)
+    streams = open_streams(plan.cluster, run.id)
     # After the agents' Pythons have begun to start: they come up while this one imports the rest.
     from launcher.bundle import pack
     from launcher.events import EventLog
@@ -40,7 +39,7 @@ def launch_plan(plan: Plan, runs: Path, as_json: bool) -> int:
     out = sys.stderr if as_json else sys.stdout
     screen = Screen(out, use_colour(out, os.environ), notes=sys.stderr)
     events = EventLog(run, sys.stdout if as_json else None)
-    supervisor = Supervisor(plan, run, streams, pack(), secrets, screen, events)
+    supervisor = Supervisor(plan, run, streams, pack(), secrets, tree, screen, events)
     for number in HANDLED:
         signal.signal(number, lambda number, _: supervisor.interrupt(number))
     began = time.time()
@@ -58,20 +57,25 @@ def launch_plan(plan: Plan, runs: Path, as_json: bool) -> int:
     return verdict.exit_code
 
 
-def check_transport(cluster: Cluster) -> None:
-    if cluster.transport != "local":
-        raise UsageError(f"transport {cluster.transport} is not there yet; --dry-run shows the plan")
+def read_code(plan: Plan, runs: Path) -> Tree | None:
+    """What travels to the hosts, read before any of them is bothered."""
+    sync = plan.cluster.sync
+    if sync is None:
+        return None
+    from launcher.program import check_is_synced, find_sync_root
+    from launcher.tree import read_tree
+
+    tree = read_tree(find_sync_root(sync, Path.cwd()), sync.exclude, [runs])
+    for sentence in tree.skipped:
+        print(f"launch: {sentence}", file=sys.stderr)
+    check_is_synced(plan.job, [entry.path for entry in tree.entries])
+    return tree
 
 
 def read_secrets(cluster: Cluster) -> dict[str, str]:
     if missing := [name for name in cluster.secrets if not os.environ.get(name)]:
         raise UsageError(f"secrets: {', '.join(missing)} not set in the environment of the launcher")
     return {name: os.environ[name] for name in cluster.secrets}
-
-
-def open_streams(cluster: Cluster, run: Run) -> list[LocalStream]:
-    marks = [{RUN_ID: run.id, MARK: f"{run.id}.{number}"} for number in range(len(cluster.hosts))]
-    return [LocalStream(cluster.agent_python, mark) for mark in marks]
 
 
 def write_result(run: Run, supervisor: Supervisor, verdict: Verdict, began: float, seconds: float) -> None:

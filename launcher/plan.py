@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from launcher.cluster import Cluster, Host, Job
+from launcher.cluster import VISIBLE_GPUS, Cluster, Host, Job
+from launcher.errors import UsageError
 from worker.identity import Identity
 
 NUM_CPU_DEVICES = "JAX_NUM_CPU_DEVICES"
-LOCAL_DEVICE_IDS = "JAX_LOCAL_DEVICE_IDS"
+PLATFORMS = "JAX_PLATFORMS"
+GPU_PLATFORMS = {"gpu", *VISIBLE_GPUS}
 
 
 @dataclass(frozen=True)
@@ -27,7 +30,7 @@ class Plan:
     job: Job
     env: Mapping[str, str]
     processes: tuple[Process, ...]
-    coordinator: str
+    coordinators: tuple[str, ...]  # addresses to try first; which one it is to be, the hosts' answers decide
     cold: bool
 
     def host_of(self, process: Process) -> Host:
@@ -43,7 +46,7 @@ class Plan:
         head = ["-m", self.job.module] if self.job.module is not None else [self.job.script]
         return [*filter(None, head), *self.job.args]
 
-    def identity(self, process: Process, run_id: str, attempt: int, port: int) -> Identity:
+    def identity(self, process: Process, run_id: str, attempt: int, coordinator: str, port: int) -> Identity:
         return Identity(
             run_id=run_id,
             attempt=attempt,
@@ -51,9 +54,7 @@ class Plan:
             process_id=process.process_id,
             num_processes=len(self.processes),
             local_process_id=process.local_process_id,
-            coordinator_address=f"[{self.coordinator}]:{port}"
-            if ":" in self.coordinator
-            else f"{self.coordinator}:{port}",
+            coordinator_address=f"[{coordinator}]:{port}" if ":" in coordinator else f"{coordinator}:{port}",
         )
 
 
@@ -61,28 +62,78 @@ def make_plan(cluster: Cluster, job: Job, devices: int | None = None, cold: bool
     env = dict(cluster.env)
     if devices is not None:
         env[NUM_CPU_DEVICES] = str(devices)
-    first = cluster.hosts[0]
     return Plan(
         cluster=cluster,
         job=job,
         env=env,
         processes=tuple(_processes(cluster)),
-        coordinator="127.0.0.1" if cluster.transport == "local" else first.internal_address or first.address,
+        coordinators=(_fixed_coordinator(cluster) or cluster.hosts[0].address,),
         cold=cold,
     )
+
+
+def _fixed_coordinator(cluster: Cluster) -> str | None:
+    """None when only the hosts can tell: the address SSH uses may be one that the others cannot reach."""
+    return "127.0.0.1" if cluster.transport == "local" else cluster.hosts[0].internal_address
 
 
 def _processes(cluster: Cluster) -> list[Process]:
     places = [(host, local) for host, settings in enumerate(cluster.hosts) for local in range(settings.processes)]
     return [
-        Process(process_id, host, local, _device_env(cluster, local)) for process_id, (host, local) in enumerate(places)
+        Process(process_id, host, local, _listed_devices(cluster, local))
+        for process_id, (host, local) in enumerate(places)
     ]
 
 
-def _device_env(cluster: Cluster, local: int) -> dict[str, str]:
+def _listed_devices(cluster: Cluster, local: int) -> dict[str, str]:
     if cluster.local_devices == "auto":
         return {}
-    return {LOCAL_DEVICE_IDS: ",".join(map(str, cluster.local_devices[local]))}
+    return _show_gpus(map(str, cluster.local_devices[local]), _platforms(cluster.env))
+
+
+def split_devices(cluster: Cluster, host: int, gpus: int, env: Mapping[str, str]) -> list[dict[str, str]]:
+    """What each process of a host is told about its GPUs, once they are counted; one process takes all of them.
+
+    `env` is what the processes would see otherwise: where it says which GPUs are visible, those are split.
+    """
+    processes, platforms = cluster.hosts[host].processes, _platforms(env)
+    visible = _visible_gpus(gpus, env)
+    for_cpu = not platforms & GPU_PLATFORMS if platforms else not visible
+    if processes == 1 or cluster.local_devices != "auto" or for_cpu:
+        return [{} for _ in range(processes)]
+    each, left = divmod(len(visible), processes)
+    if left or not each:
+        raise UsageError(_explain_uneven(cluster.hosts[host], len(visible), env))
+    return [_show_gpus(visible[each * local :][:each], platforms) for local in range(processes)]
+
+
+def _platforms(env: Mapping[str, str]) -> set[str]:
+    return set(env.get(PLATFORMS, "").split(",")) - {""}
+
+
+def _visible_gpus(gpus: int, env: Mapping[str, str]) -> list[str]:
+    """Names the driver knows: its own numbers, or what a variable lists already, up to the -1 that ends such a list."""
+    listed = next((env[name] for name in VISIBLE_GPUS.values() if name in env), None)
+    names = map(str, range(gpus)) if listed is None else map(str.strip, listed.split(","))
+    return list(itertools.takewhile(lambda name: name and not name.startswith("-"), names))[:gpus]
+
+
+def _show_gpus(names: Iterable[str], platforms: set[str]) -> dict[str, str]:
+    # Not JAX_LOCAL_DEVICE_IDS: jax looks at it in initialize() alone, so a script that does without would take every
+    # GPU, and so would TensorFlow or PyTorch beside jax. And not both: jax would count among the visible ones.
+    # Where the maker is not named both get told; each reads its own variable.
+    shown = ",".join(names)
+    meant = [name for platform, name in VISIBLE_GPUS.items() if platform in platforms]
+    return {name: shown for name in meant or VISIBLE_GPUS.values()}
+
+
+def _explain_uneven(host: Host, gpus: int, env: Mapping[str, str]) -> str:
+    if not gpus:
+        return f"{host.address}: found no GPUs, but {PLATFORMS} is {env[PLATFORMS]}; is the driver loaded there?"
+    fit = [str(count) for count in range(1, gpus + 1) if gpus % count == 0]
+    wanted = f"processes_per_host to be one of {', '.join(fit)}" if len(fit) > 1 else "processes_per_host to be 1"
+    found = f"{gpus} {'GPU' if gpus == 1 else 'GPUs'} for {host.processes} processes"
+    return f"{host.address}: found {found}, wanted {wanted}, or local_devices to list the GPUs of each process"
 
 
 def plan_json(plan: Plan) -> dict[str, Any]:
@@ -91,7 +142,12 @@ def plan_json(plan: Plan) -> dict[str, Any]:
         "name": cluster.name,
         "transport": cluster.transport,
         "num_processes": len(plan.processes),
-        "coordinator": {"process_id": 0, "host": cluster.hosts[0].address, "address": plan.coordinator, "port": None},
+        "coordinator": {
+            "process_id": 0,
+            "host": cluster.hosts[0].address,
+            "address": plan.coordinators[0],
+            "port": None,
+        },
         "argv": plan.argv(),
         "env": dict(plan.env),
         "secrets": list(cluster.secrets),
@@ -118,13 +174,18 @@ def plan_table(plan: Plan) -> str:
         "cluster": f"{cluster.name} (transport {cluster.transport})",
         "processes": f"{count} on {hosts} {'host' if hosts == 1 else 'hosts'}",
         "runs": " ".join(plan.argv()),
-        "coordinator": f"process 0 at {plan.coordinator}, on a port its agent reserves",
+        "coordinator": f"process 0 at {_say_where(cluster)}, on a port its agent reserves",
         "environment": " ".join(f"{name}={value}" for name, value in plan.env.items())
         or "nothing beside the host's own",
         "secrets": " ".join(f"{name}=[redacted]" for name in cluster.secrets) or "none",
     }
     head = [f"{name + ':':<13}{value}" for name, value in facts.items()]
     return "\n".join([*head, "", *_rows(plan)])
+
+
+def _say_where(cluster: Cluster) -> str:
+    undecided = f"an address of {cluster.hosts[0].address} that is chosen when the hosts have answered"
+    return _fixed_coordinator(cluster) or undecided
 
 
 def _rows(plan: Plan) -> list[str]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from launcher.cluster import Cluster, Job
+from launcher.cluster import Cluster, Job, Sync
 from launcher.errors import UsageError
 
 OURS = Path(__file__).resolve().parent.parent
@@ -44,6 +46,39 @@ def check_job(job: Job, workdir: Path) -> None:
         folder = script.resolve().parent
     for name in ("worker", "launcher"):
         _check_shadow(folder, name)
+
+
+def place_job(job: Job, cluster: Cluster, here: Path) -> Job:
+    """The job as the hosts find it: they run in workdir, which mirrors the synced folder.
+
+    Without sync the code is on the hosts already, and nothing about it is known here.
+    """
+    if cluster.sync is None or job.command is not None:
+        return job
+    root = find_sync_root(cluster.sync, here)
+    if job.script is None:
+        check_job(job, root)
+        return job
+    check_job(job, here)
+    # The folder is resolved and the name is not: a script that is a link travels as a link.
+    script = here / job.script
+    place = script.parent.resolve() / script.name
+    if not place.is_relative_to(root):
+        raise UsageError(f"found {place}, wanted a script inside {root}: that is what sync.from sends to the hosts")
+    return replace(job, script=place.relative_to(root).as_posix())
+
+
+def find_sync_root(sync: Sync, here: Path) -> Path:
+    root = (here / os.path.expanduser(sync.source)).resolve()
+    if not root.is_dir():
+        raise UsageError(f"sync.from: found no folder {root}; it begins where launch is started, in {here}")
+    return root
+
+
+def check_is_synced(job: Job, paths: Collection[str]) -> None:
+    """For a placed job: its script is among the paths that travel."""
+    if job.script is not None and job.script not in paths:
+        raise UsageError(f"{job.script} would not travel to the hosts: .gitignore or sync.exclude leaves it out")
 
 
 def _check_shadow(folder: Path, name: str) -> None:

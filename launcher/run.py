@@ -43,6 +43,9 @@ class Run:
     def log_of(self, process_id: int) -> Path:
         return self.logs / f"process-{process_id:03d}.log"
 
+    def setup_log_of(self, host: int) -> Path:
+        return self.logs / f"setup-{host:03d}.log"
+
     def stacks_of(self, process_id: int) -> Path:
         return self.stacks / f"process-{process_id:03d}.txt"
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import queue
 import signal
-import sys
 import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from launcher import verdict as verdicts
 from launcher import wire
@@ -18,17 +17,24 @@ from launcher.channel import Channel, Ended, Heard, Stream
 from launcher.events import EventLog
 from launcher.logs import ProcessLog
 from launcher.plan import Plan
+from launcher.preparation import Preparation, Readiness, explain_no_agent
 from launcher.redact import redact_json, redact_text
 from launcher.run import Run, write_aside
 from launcher.screen import Screen
 from launcher.verdict import Failure, Verdict, crashed_alike
 from worker.identity import EXIT_PREEMPTED
 
+if TYPE_CHECKING:
+    from launcher.tree import Tree
+
 STOP_GRACE = 3.0
 TICK = 0.5
 WIND_UP_PATIENCE = 6.0
 HINT_EVERY = 10.0
 CONNECT_PATIENCE = 30.0
+REFUSED_PATIENCE = 10.0
+# Agents beat once a second.
+QUIET = 3.0
 
 
 @dataclass(frozen=True)
@@ -40,15 +46,14 @@ class Interrupt:
 
 @dataclass
 class State:
-    """All that is known about a run; `decide` looks at nothing else."""
+    """All that is known about a run; `decide` looks at nothing else. `quiet` means that a host has missed beats."""
 
     hosts: tuple[str, ...]
     num_processes: int
     logs: str
-    answered: set[int] = field(default_factory=set)
-    refused: list[str] = field(default_factory=list)
-    port: int | None = None
+    readiness: Readiness
     spawned: bool = False
+    quiet: bool = False
     joining: set[int] = field(default_factory=set)
     joined: set[int] = field(default_factory=set)
     exits: dict[int, int] = field(default_factory=dict)
@@ -106,17 +111,25 @@ def decide(state: State, now: float) -> Decision:
     if state.nursery_death is not None:
         return Decision("end", state.nursery_death)
     culprit = verdicts.find_culprit(state.failures, now, state.everyone_ended)
-    if culprit is not None and (culprit.is_a_cause or not (state.lost or state.cause_is_leaving)):
+    if culprit is not None and (culprit.is_a_cause or not (state.lost or state.cause_is_leaving or state.quiet)):
         return Decision("end", blame(culprit, state))
     if state.lost:
         return Decision("end", state.lost[0])
-    if state.refused and len(state.answered) == len(state.hosts):
-        return Decision("end", verdicts.refused(state.refused))
     if state.everyone_ended:
         return Decision("end", verdicts.succeeded(state.num_processes))
-    if not state.spawned and not state.refused and state.port and len(state.answered) == len(state.hosts):
-        return SPAWN
-    return WAIT
+    return WAIT if state.spawned else decide_start(state, now)
+
+
+def decide_start(state: State, now: float) -> Decision:
+    """Every host's answer is waited for, so that all problems are told at once; but not for ever."""
+    ready = state.readiness
+    refused = {state.hosts[host]: problems for host, problems in sorted(ready.refused.items())}
+    if ready.unreachable and ready.answered:
+        problems = {state.hosts[host]: problem for host, problem in sorted(ready.unreachable.items())}
+        return Decision("end", verdicts.unreachable(len(state.hosts), problems, refused))
+    if refused and (not any(ready.doing.values()) or now - ready.refused_at > REFUSED_PATIENCE):
+        return Decision("end", verdicts.refused(refused))
+    return SPAWN if ready.complete else WAIT
 
 
 def decide_stop(state: State, now: float) -> Decision:
@@ -168,6 +181,7 @@ class Supervisor:
         streams: Sequence[Stream],
         package: bytes,
         secrets: dict[str, str],
+        tree: Tree | None,
         screen: Screen,
         events: EventLog,
     ) -> None:
@@ -176,10 +190,11 @@ class Supervisor:
         self.inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.channels: dict[int, Channel] = {}
         self.logs: dict[int, ProcessLog] = {}
+        self.setup_logs: dict[int, ProcessLog] = {}
+        self.preparation = Preparation(plan, self.channels, secrets, tree, events.add, screen.note)
         hosts = tuple(host.address for host in plan.cluster.hosts)
-        self.state = State(hosts, len(plan.processes), f"{run.logs}/")
+        self.state = State(hosts, len(plan.processes), f"{run.logs}/", self.preparation.readiness)
         self.asked_to_stop = self.stopping = False
-        self.greeted: set[int] = set()
         self.gone: set[int] = set()
         self.began = self.hinted = time.monotonic()
 
@@ -214,34 +229,19 @@ class Supervisor:
         for number, stream in enumerate(self.streams):
             self.channels[number] = Channel(number, stream, self.package, self.plan.cluster.lease, self.inbox)
 
-    def _greet(self, host: int, hello: wire.Hello) -> None:
-        self.greeted.add(host)
-        cluster, settings = self.plan.cluster, self.plan.cluster.hosts[host]
-        self.events.add("host connected", host=settings.address, agent_pid=hello.pid, guardian_pid=hello.guardian_pid)
-        self.channels[host].send(
-            wire.Prepare(
-                python=settings.python or default_python(cluster.transport),
-                workdir=cluster.workdir,
-                env={**self.plan.env, **self.secrets},
-                warm=self.plan.is_warm(settings),
-                preload=list(cluster.preload),
-                lease=cluster.lease,
-            )
-        )
-        if host == 0:
-            self.channels[0].send(wire.Reserve(self.plan.coordinator))
-
     def _spawn_all(self) -> None:
         self.state.spawned = True
-        assert self.state.port is not None
+        assert self.state.readiness.coordinator is not None
         for process in self.plan.processes:
             host = self.plan.host_of(process)
             log = ProcessLog(self.run_folder.log_of(process.process_id), self.secrets.values())
             self.logs[process.process_id] = log
             self.screen.follow(log, f"{process.process_id} {host.address}", process.process_id)
-            identity = self.plan.identity(process, self.run_folder.id, 1, self.state.port)
+            identity = self.plan.identity(process, self.run_folder.id, 1, *self.state.readiness.coordinator)
             is_python = self.plan.job.command is None
-            order = wire.Spawn(process.process_id, {**process.env, **identity.to_env()}, self.plan.argv(), is_python)
+            found = self.preparation.env_of(process.host, process.local_process_id)
+            env = {**found, **process.env, **identity.to_env()}
+            order = wire.Spawn(process.process_id, env, self.plan.argv(), is_python)
             self.channels[process.host].send(order)
 
     # Watching.
@@ -270,18 +270,21 @@ class Supervisor:
         if isinstance(entry, Interrupt):
             self._note_interrupt(entry.number)
         elif isinstance(entry, Ended):
-            self._lose(entry.host, "lost its agent", entry.said)
+            self._note_end(entry)
         elif isinstance(entry, Heard):
             self._note_event(entry.host, entry.event)
             self.channels[entry.host].handled(entry.event)
         return entry is not None
 
     def _count_silence(self, seconds: float) -> None:
+        """A transport that is still connecting has a limit of its own."""
+        greeted = self.state.readiness.greeted
         for number, channel in self.channels.items():
-            channel.silence += seconds
-            patience = self.plan.cluster.lease if number in self.greeted else CONNECT_PATIENCE
+            channel.silence += seconds if channel.is_open else 0.0
+            patience = self.plan.cluster.lease if number in greeted else CONNECT_PATIENCE
             if number not in self.gone and channel.silence > patience:
                 self._lose(number, f"has been silent for {patience:g} s", "")
+        self.state.quiet = any(self.channels[number].silence > QUIET for number in greeted - self.gone)
 
     def _note_interrupt(self, number: int) -> None:
         if number == signal.SIGTSTP:
@@ -298,29 +301,36 @@ class Supervisor:
             return "stopping the processes"
         return f"asked the processes to save and stop; up to {self.state.save_seconds:g} s"
 
+    def _note_end(self, end: Ended) -> None:
+        if end.unreachable is None:
+            self._lose(end.host, "lost its agent", end.said)
+        elif end.host not in self.gone:
+            self._give_up(end.host, end.unreachable)
+
     def _lose(self, host: int, why: str, said: str) -> None:
         if host in self.gone:
+            return
+        if host not in self.state.readiness.greeted:
+            self._give_up(host, explain_no_agent(why, said, self.plan.cluster.agent_python))
             return
         self.gone.add(host)
         address = self.state.hosts[host]
         self.state.lost.append(verdicts.host_lost(address, why, said, self.state.logs))
         self.events.add("host lost", host=address, why=why)
 
+    def _give_up(self, host: int, problem: str) -> None:
+        """It never had an agent."""
+        self.gone.add(host)
+        self.preparation.lose(host, problem)
+        self.events.add("host unreachable", host=self.state.hosts[host], problem=problem)
+
     def _note_event(self, host: int, event: Any) -> None:
         state = self.state
         match event:
             case wire.Output():
                 self._note_output(event)
-            case wire.Hello():
-                self._greet(host, event)
-            case wire.Ready():
-                state.answered.add(host)
-                self.events.add("host ready", host=state.hosts[host], python=event.python)
-            case wire.Refused():
-                state.answered.add(host)
-                state.refused.append(f"{state.hosts[host]}: {event.problem}")
-            case wire.Reserved():
-                state.port = event.port
+            case wire.SetupOutput():
+                self._setup_log(host).write(event.data)
             case wire.Started():
                 self.events.add("process started", **event._asdict(), host=state.hosts[host])
             case wire.Exited():
@@ -338,6 +348,13 @@ class Supervisor:
                 if event.survivors:
                     pids = " ".join(map(str, event.survivors))
                     self.screen.note(f"launch: on {state.hosts[host]} SIGKILL did not end process {pids}")
+            case _ if not self.stopping:
+                self.preparation.note_event(host, event)
+
+    def _setup_log(self, host: int) -> ProcessLog:
+        if host not in self.setup_logs:
+            self.setup_logs[host] = ProcessLog(self.run_folder.setup_log_of(host), self.secrets.values())
+        return self.setup_logs[host]
 
     def _note_output(self, event: wire.Output) -> None:
         log = self.logs[event.process_id]
@@ -409,8 +426,8 @@ class Supervisor:
         self.hinted = now
         state = self.state
         waited = f"after {now - self.began:.0f} s"
-        if silent := [address for number, address in enumerate(state.hosts) if number not in state.answered]:
-            self.screen.note(f"launch: {waited} still waiting for {', '.join(silent)} to answer")
+        if not state.spawned:
+            self._hint_at_hosts(waited)
         elif left := sorted(failure.process_id for failure in state.failures if failure.was_preempted):
             names = " ".join(map(str, left))
             self.screen.note(f"launch: {waited} waiting for the others to leave as well as {names} (preempted)")
@@ -420,6 +437,13 @@ class Supervisor:
                 self.screen.note(
                     f"launch: {waited} process {process_id} {what} jax.distributed.initialize; others wait"
                 )
+
+    def _hint_at_hosts(self, waited: str) -> None:
+        """`after 20 s waiting for host-2, host-3 to be set up`."""
+        doing = self.state.readiness.doing
+        for what in dict.fromkeys(filter(None, doing.values())):
+            hosts = [self.state.hosts[number] for number, each in doing.items() if each == what]
+            self.screen.note(f"launch: {waited} waiting for {name_some(hosts)} {what}")
 
     # Ending.
 
@@ -458,7 +482,7 @@ class Supervisor:
             closer.start()
         for closer in closers:
             closer.join(3 * WIND_UP_PATIENCE)
-        for log in self.logs.values():
+        for log in (*self.logs.values(), *self.setup_logs.values()):
             log.close()
         self.screen.wake()
 
@@ -469,5 +493,5 @@ def last_whole_lines(tail: bytes) -> str:
     return whole.decode("utf-8", "replace")
 
 
-def default_python(transport: str) -> str:
-    return sys.executable if transport == "local" else "python3"
+def name_some(hosts: Sequence[str]) -> str:
+    return ", ".join(hosts) if len(hosts) <= 4 else f"{', '.join(hosts[:3])} and {len(hosts) - 3} other hosts"

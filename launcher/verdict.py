@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -122,8 +122,21 @@ def host_lost(host: str, why: str, said: str, logs: str) -> Verdict:
     return Verdict("host lost", EXIT_HOST_LOST, f"the run failed: {host} {why}", None, host, 0, detail)
 
 
-def refused(problems: Sequence[str]) -> Verdict:
-    return Verdict("refused", EXIT_USAGE, "nothing was started", detail=list(problems))
+def refused(problems: Mapping[str, Sequence[str]]) -> Verdict:
+    return Verdict("refused", EXIT_USAGE, "nothing was started", detail=_list_problems(problems))
+
+
+def unreachable(hosts: int, problems: Mapping[str, str], others: Mapping[str, Sequence[str]]) -> Verdict:
+    """Every host's answer: `problems` of those that cannot be reached, and what `others` refused."""
+    first = next(iter(problems))
+    who = first if len(problems) == 1 else f"{len(problems)} of {hosts} hosts"
+    detail = _list_problems({**{host: [problem] for host, problem in problems.items()}, **others})
+    return Verdict("host lost", EXIT_HOST_LOST, f"nothing was started: {who} cannot be used", None, first, 0, detail)
+
+
+def _list_problems(problems: Mapping[str, Sequence[str]]) -> list[str]:
+    lines = [f"{host}: {problem}".splitlines() for host, found in problems.items() for problem in found]
+    return [line for each in lines for line in each]
 
 
 def nursery_died(host: str, problem: str, victims: int, logs: str) -> Verdict:

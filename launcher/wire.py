@@ -25,6 +25,12 @@ class WireError(Exception):
 # Commands, launcher to agent. Named tuples and not dataclasses: making 18 of those takes 15 ms, at each end of a start.
 
 
+class Lease(NamedTuple):
+    """Silence for so many seconds means that the launcher is gone."""
+
+    seconds: float
+
+
 class Prepare(NamedTuple):
     """Check what the workers need and, when warm, start the nursery; answered by Ready or Refused."""
 
@@ -33,13 +39,54 @@ class Prepare(NamedTuple):
     env: Dict[str, str]
     warm: bool
     preload: List[str]
-    lease: float
+
+
+class Sync(NamedTuple):
+    """Make `workdir` hold the tree that `data` lists (see launcher/tree.py); answered by Wanted or Refused."""
+
+    workdir: str
+    data: bytes = b""
+
+
+class Piece(NamedTuple):
+    """Some bytes (compressed) of the tree's entry `number`; after the last wanted one Synced or Refused comes."""
+
+    number: int
+    last: bool
+    data: bytes = b""
+
+
+class Setup(NamedTuple):
+    """Run commands in `workdir`, unless they succeeded there before under this `key`; answered by SetUp or Refused."""
+
+    commands: List[str]
+    key: str
+    workdir: Optional[str]
+    env: Dict[str, str]
+
+
+class Inspect(NamedTuple):
+    """Look at the host, and whether it can resolve `names`; answered by Inspected. A run does not ask for all."""
+
+    python: str
+    workdir: Optional[str]
+    env: Dict[str, str]
+    names: List[str]
+    thorough: bool
 
 
 class Reserve(NamedTuple):
-    """Hold a port for the coordinator on this address; answered by Reserved or Refused."""
+    """Hold a port for the coordinator on each of these addresses that can be bound; with `listen` other agents of the
+    run can try them until processes are spawned. Answered by Reserved, or Refused when there is none."""
 
-    address: str
+    addresses: List[str]
+    listen: bool
+
+
+class Reach(NamedTuple):
+    """Try to connect to each (address, port), where another agent of the run listens; answered by Reached."""
+
+    targets: List[Tuple[str, int]]
 
 
 class Spawn(NamedTuple):
@@ -63,9 +110,46 @@ class Stop(NamedTuple):
 
 
 class Hello(NamedTuple):
+    """`addresses` are those of the host's interfaces."""
+
     pid: int
     guardian_pid: int
     python: str
+    addresses: List[str]
+
+
+class Wanted(NamedTuple):
+    """Which entries of the tree the host does not have yet."""
+
+    numbers: List[int]
+
+
+class Synced(NamedTuple):
+    written: int
+    deleted: int
+
+
+class SetupOutput(NamedTuple):
+    data: bytes = b""
+
+
+class SetUp(NamedTuple):
+    """`ran` is False when the same commands had succeeded before."""
+
+    ran: bool
+    seconds: float
+
+
+class Inspected(NamedTuple):
+    """What agent/inspect.py found."""
+
+    found: Dict[str, Any]
+
+
+class Reached(NamedTuple):
+    """For each address that was tried: what went wrong, or None."""
+
+    problems: Dict[str, Optional[str]]
 
 
 class Ready(NamedTuple):
@@ -77,7 +161,9 @@ class Refused(NamedTuple):
 
 
 class Reserved(NamedTuple):
-    port: int
+    """Ports by address; the addresses are numbers, whatever was asked for."""
+
+    ports: Dict[str, int]
 
 
 class Started(NamedTuple):
@@ -134,8 +220,9 @@ class Beat(NamedTuple):
 KINDS: Dict[str, Any] = {
     kind.__name__: kind
     for kind in (
-        *(Prepare, Reserve, Spawn, Signal, Stop, Beat),
-        *(Hello, Ready, Refused, Reserved, Started, Output, Exited, Drained, Stacks, Fact, Bye),
+        *(Lease, Sync, Piece, Setup, Inspect, Prepare, Reserve, Reach, Spawn, Signal, Stop, Beat),
+        *(Hello, Wanted, Synced, SetupOutput, SetUp, Inspected, Ready, Refused, Reserved, Reached),
+        *(Started, Output, Exited, Drained, Stacks, Fact, Bye),
     )
 }
 

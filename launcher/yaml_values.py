@@ -69,13 +69,13 @@ def compose(text: str, problems: Problems) -> Any:
         problems.stop(loader.line + 1, f"not valid YAML: {error}")
 
 
-TEXT, WHOLE, NUMBER, NOTHING = "text", "a whole number", "a number", "nothing"
+TEXT, WHOLE, NUMBER, BOOLEAN, NOTHING = "text", "a whole number", "a number", "a boolean", "nothing"
 _KINDS = {
     "str": TEXT,
     "int": WHOLE,
     "float": NUMBER,
     "null": NOTHING,
-    "bool": "a boolean",
+    "bool": BOOLEAN,
     "timestamp": "a date",
 }
 
@@ -142,7 +142,7 @@ class Value:
                     yield name, key, value
                 lines.setdefault(name, key.line)
 
-    def read(self, schema: Mapping[str, Check], required: str = "") -> dict[str, Any]:
+    def read(self, schema: Mapping[str, Check], required: tuple[str, ...] = ()) -> dict[str, Any]:
         values = {}
         for name, key, value in self.entries(f"a mapping with keys from {', '.join(schema)}"):
             if name in schema:
@@ -151,8 +151,9 @@ class Value:
                 near = difflib.get_close_matches(name[:60], schema, n=1)
                 hint = f"nearest is '{near[0]}'" if near else f"valid keys are {', '.join(schema)}"
                 key.fail(f"unknown key {key.shown}; {hint}")
-        if required and required not in values and self.kind == "a mapping":
-            self.fail(f"missing key '{required}'")
+        for name in required if self.kind == "a mapping" else ():
+            if name not in values:
+                self.fail(f"missing key '{name}'")
         return values
 
 
@@ -189,6 +190,12 @@ def whole_number(low: int, high: float, wanted: str) -> Check:
 
 def seconds(test: Callable[[float], bool], wanted: str) -> Check:
     return scalar((WHOLE, NUMBER), r"(0|[1-9][0-9]{0,14})(\.[0-9]*)?", wanted, float, test)
+
+
+_TRUE = ("true", "yes", "on")
+boolean = scalar(
+    (BOOLEAN,), "(?i:true|yes|on|false|no|off)", "true or false", convert=lambda text: text.lower() in _TRUE
+)
 
 
 def sequence(item: Check, wanted: str, least: int = 0, most: int = MOST_ITEMS) -> Check:

@@ -44,7 +44,7 @@ class Talk:
             assert not isinstance(entry, Ended), entry
 
     def prepare(self, **changes: Any) -> None:
-        settings = {"python": sys.executable, "workdir": None, "env": {}, "warm": False, "preload": [], "lease": 10.0}
+        settings = {"python": sys.executable, "workdir": None, "env": {}, "warm": False, "preload": []}
         self.channel.send(wire.Prepare(**{**settings, **changes}))
 
 
@@ -65,8 +65,8 @@ def test_a_reserved_port_can_be_bound_by_jax_and_is_given_to_nobody_else(talk: C
     agent = talk()
     ports = set()
     for _ in range(20):
-        agent.channel.send(wire.Reserve("127.0.0.1"))
-        ports.add(agent.hear(wire.Reserved).port)
+        agent.channel.send(wire.Reserve(["127.0.0.1"], listen=False))
+        ports.add(agent.hear(wire.Reserved).ports["127.0.0.1"])
     assert len(ports) == 20
     for port in ports:
         with socket.socket() as plain, pytest.raises(OSError):
@@ -81,7 +81,7 @@ def test_a_reserved_port_can_be_bound_by_jax_and_is_given_to_nobody_else(talk: C
 
 def test_an_address_of_another_machine_is_refused(talk: Callable[..., Talk]) -> None:
     agent = talk()
-    agent.channel.send(wire.Reserve("192.0.2.1"))
+    agent.channel.send(wire.Reserve(["192.0.2.1"], listen=False))
     assert "cannot bind 192.0.2.1" in agent.hear(wire.Refused).problem
 
 
@@ -131,7 +131,8 @@ def test_an_agent_that_is_not_heard_from_stops(talk: Callable[..., Talk]) -> Non
     """The stream stays open and nothing comes: only the lease can tell."""
     agent = talk(lease=1000.0)
     pid = agent.hear(wire.Hello).pid
-    agent.prepare(lease=1.0)
+    agent.channel.send(wire.Lease(1.0))
+    agent.prepare()
     agent.hear(wire.Ready)
     agent.channel.send(wire.Spawn(0, {}, ["sleep", "1000"], False))
     worker = agent.hear(wire.Started).pid

@@ -14,10 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from launcher.cluster import Cluster, Host, Job, Sync, local_cluster, read_cluster
+from launcher.cluster import Cluster, Host, Job, Ssh, Sync, local_cluster, read_cluster
 from launcher.errors import ClusterError, UsageError
 
 CONFIGS = Path(__file__).parent.parent / "cluster_configs"
+# `make cluster` writes files there too, for hosts that come and go.
+SHIPPED = sorted(path for path in CONFIGS.glob("*.yaml") if not path.name.startswith("docker"))
 
 FULL = """\
 name: v5e-16
@@ -29,6 +31,7 @@ processes_per_host: 2
 local_devices: [[0, 1], [2, 3]]
 python: ~/venv/bin/python
 agent_python: python3.11
+ssh: {accept_new_host_keys: true, known_hosts: known, jump: "me@b:22,c", connect_timeout: 5, at_once: 8}
 workdir: ~/job
 sync: {from: src, exclude: [data/]}
 setup: ["pip install -r requirements.txt"]
@@ -85,6 +88,7 @@ def test_every_key_is_read() -> None:
         name="v5e-16",
         transport="ssh",
         agent_python="python3.11",
+        ssh=Ssh(True, str(Path("known").absolute()), jump="me@b:22,c", connect_timeout=5.0, at_once=8),
         workdir="~/job",
         sync=Sync("src", ("data/",)),
         setup=("pip install -r requirements.txt",),
@@ -103,13 +107,25 @@ def test_hosts_alone_are_enough() -> None:
     assert read("hosts: [a]") == Cluster((Host("a", 1),), name="cluster", transport="ssh")
 
 
-@pytest.mark.parametrize("config", sorted(CONFIGS.glob("*.yaml")), ids=lambda path: path.name)
-def test_shipped_configs_are_valid(config: Path) -> None:
+@pytest.mark.parametrize("config", SHIPPED, ids=lambda path: path.name)
+def test_shipped_configs_are_valid_and_short(config: Path) -> None:
     assert read_cluster(config).name == config.stem
+    assert len(config.read_text().splitlines()) < 70
 
 
 def test_there_are_shipped_configs() -> None:
-    assert {path.name for path in CONFIGS.glob("*.yaml")} >= {"local.yaml", "tpu-pod.yaml", "gpu-nodes.yaml"}
+    assert {path.name for path in SHIPPED} >= {"local.yaml", "tpu-pod.yaml", "gpu-nodes.yaml"}
+
+
+@pytest.mark.parametrize("config", ["tpu-pod.yaml", "gpu-nodes.yaml"])
+def test_what_a_shipped_config_only_suggests_is_valid_too(config: str) -> None:
+    for name in ("id_ed25519", "ssh_config", "known_hosts"):
+        Path(name).touch()
+    text = (CONFIGS / config).read_text().replace("~/.ssh/id_ed25519", "id_ed25519")
+    suggested = re.sub("# (?=(identity_files|known_hosts|config|jump|secrets): )", "", text)
+    cluster = read(suggested)
+    assert cluster.ssh.jump == "me@bastion.example:22" and cluster.secrets == ("WANDB_API_KEY",)
+    assert None not in (cluster.ssh.config, cluster.ssh.known_hosts) and cluster.ssh.identity_files
 
 
 def test_a_cluster_cannot_be_changed() -> None:
@@ -392,10 +408,10 @@ def test_a_hosts_settings_are_checked(settings: str, problem: str) -> None:
         ("agent_python: -c", f"agent_python: found '-c', wanted {A_PATH}"),
         ("workdir: ", f"workdir: found nothing, wanted {A_PATH}"),
         ("workdir: '~'", None),
-        ("sync: src", "sync: found 'src' (text), wanted a mapping with keys from from, exclude"),
-        ("sync: {from: 1}", f"sync.from: found 1 (a whole number), wanted {A_PATH}"),
-        ("sync: {exclude: data/}", "sync.exclude: found 'data/' (text), wanted a list of patterns"),
-        ("sync: {exclude: [a, 1]}", "sync.exclude[1]: found 1 (a whole number), wanted text on one line"),
+        ("sync: src\nworkdir: w", "sync: found 'src' (text), wanted a mapping with keys from from, exclude"),
+        ("sync: {from: 1}\nworkdir: w", f"sync.from: found 1 (a whole number), wanted {A_PATH}"),
+        ("sync: {exclude: data/}\nworkdir: w", "sync.exclude: found 'data/' (text), wanted a list of patterns"),
+        ("sync: {exclude: [a, 1]}\nworkdir: w", "sync.exclude[1]: found 1 (a whole number), wanted text on one line"),
         ("setup: make", "setup: found 'make' (text), wanted a list of commands"),
         ("setup: [make, 1]", "setup[1]: found 1 (a whole number), wanted text on one line"),
         ("env: [A]", "env: found a list, wanted a mapping of names to text"),
@@ -513,8 +529,8 @@ def test_local_devices_fit_every_host() -> None:
     ("text", "problem"),
     [
         ("proceses_per_host: 4", "unknown key 'proceses_per_host'; nearest is 'processes_per_host'"),
-        ("sync: {form: .}", "sync: unknown key 'form'; nearest is 'from'"),
-        ("sync: {zzz: .}", "sync: unknown key 'zzz'; valid keys are from, exclude"),
+        ("sync: {form: .}\nworkdir: w", "sync: unknown key 'form'; nearest is 'from'"),
+        ("sync: {zzz: .}\nworkdir: w", "sync: unknown key 'zzz'; valid keys are from, exclude"),
     ],
 )
 def test_an_unknown_key_gets_the_nearest_one(text: str, problem: str) -> None:
@@ -532,6 +548,125 @@ def test_an_unknown_key_of_a_host_gets_the_nearest_one() -> None:
 def test_local_processes_are_not_synced() -> None:
     text = "transport: local\nhosts: [a]\nsync: {from: .}"
     assert problems(text) == ["3: sync: local processes run in place; remove sync"]
+
+
+def test_what_is_synced_lands_in_a_workdir() -> None:
+    wanted = "a workdir beside it: where on the hosts the code lands"
+    assert problems("hosts: [a]\nsync: {from: .}") == [f"2: sync: found no workdir, wanted {wanted}"]
+
+
+def test_relative_ssh_files_begin_at_the_cluster_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not where launch is started."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    for name in ("conf/keys/id", "conf/hosts", "conf/ssh_config", "home/.ssh/id"):
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).touch()
+    ssh = "{identity_files: [keys/id, ~/.ssh/id], known_hosts: ../conf/hosts, config: ssh_config}"
+    Path("conf/cluster.yaml").write_text(f"hosts: [a]\nssh: {ssh}")
+    assert read_cluster("conf/cluster.yaml").ssh == Ssh(
+        known_hosts=f"{tmp_path}/conf/hosts",
+        identity_files=(f"{tmp_path}/conf/keys/id", f"{tmp_path}/home/.ssh/id"),
+        config=f"{tmp_path}/conf/ssh_config",
+    )
+
+
+def test_one_identity_file_needs_no_list(tmp_path: Path) -> None:
+    Path("id").touch()
+    assert read("hosts: [a]\nssh: {identity_files: id}").ssh.identity_files == (f"{tmp_path}/id",)
+
+
+def test_no_ssh_file_at_all_may_be_meant() -> None:
+    ssh = read("hosts: [a]\nssh: {config: /dev/null, known_hosts: /dev/null}").ssh
+    assert (ssh.config, ssh.known_hosts) == ("/dev/null", "/dev/null")
+
+
+def test_known_hosts_may_be_missing_only_when_new_keys_are_accepted(tmp_path: Path) -> None:
+    found = read("hosts: [a]\nssh: {known_hosts: new, accept_new_host_keys: true}").ssh
+    assert found.known_hosts == f"{tmp_path}/new"
+    for accept in ("", ", accept_new_host_keys: false"):
+        (problem,) = problems(f"hosts: [a]\nssh: {{known_hosts: new{accept}}}")
+        assert problem == f"2: ssh.known_hosts: found 'new', wanted {A_FILE} '{tmp_path}/new'"
+    (problem,) = problems("hosts: [a]\nssh: {known_hosts: ., accept_new_host_keys: true}")
+    assert problem == f"2: ssh.known_hosts: found '.', wanted {A_FILE} '{tmp_path}'"
+
+
+@pytest.mark.parametrize(("text", "value"), [("true", True), ("True", True), ("yes", True), ("off", False)])
+def test_a_boolean_is_what_yaml_says_it_is(text: str, value: bool) -> None:
+    assert read(f"hosts: [a]\nssh: {{accept_new_host_keys: {text}}}").ssh.accept_new_host_keys is value
+
+
+A_FILE = "a file that can be read; there is none at"
+HOPS = "jump hosts such as me@bastion:22, with commas between them"
+
+
+@pytest.mark.parametrize(
+    ("setting", "problem"),
+    [
+        ("accept_new_host_keys: 1", "accept_new_host_keys: found 1 (a whole number), wanted true or false"),
+        ("accept_new_host_keys: 'true'", "accept_new_host_keys: found 'true' (text), wanted true or false"),
+        ("accept_new_host_keys: !!bool maybe", "accept_new_host_keys: found maybe, wanted true or false"),
+        ("accept_new_host_keys:", "accept_new_host_keys: found nothing, wanted true or false"),
+        ("config: nowhere", f"config: found 'nowhere', wanted {A_FILE} '{{folder}}/nowhere'"),
+        ("config: .", f"config: found '.', wanted {A_FILE} '{{folder}}'"),
+        ('config: "a\\e[2J"', f"config: found 'a\\x1b[2J', wanted {A_FILE} '{{folder}}/a\\x1b[2J'"),
+        ("config: 5", f"config: found 5 (a whole number), wanted {A_PATH}"),
+        ("known_hosts: [a]", f"known_hosts: found a list, wanted {A_PATH}"),
+        ("identity_files: no", "identity_files: found no (a boolean), wanted a file or a list of files"),
+        ("identity_files: id", f"identity_files: found 'id', wanted {A_FILE} '{{folder}}/id'"),
+        ("identity_files: [id]", f"identity_files[0]: found 'id', wanted {A_FILE} '{{folder}}/id'"),
+        ("jump: -oProxyCommand=x", f"jump: found '-oProxyCommand=x', wanted {HOPS}"),
+        ("jump: me@-x", f"jump: found 'me@-x', wanted {HOPS}"),
+        ("jump: a b", f"jump: found 'a b', wanted {HOPS}"),
+        ("jump: a,", f"jump: found 'a,', wanted {HOPS}"),
+        ("jump: 'a:70000,b'", f"jump: found 'a:70000,b', wanted {HOPS}"),
+        ("jump: [a]", f"jump: found a list, wanted {HOPS}"),
+        ("connect_timeout: 0.5", "connect_timeout: found 0.5, wanted from 1 to 600 seconds"),
+        ("connect_timeout: 601", "connect_timeout: found 601, wanted from 1 to 600 seconds"),
+        ("at_once: 0", "at_once: found 0, wanted from 1 to 1000 connections"),
+        ("at_once: 1001", "at_once: found 1001, wanted from 1 to 1000 connections"),
+    ],
+)
+def test_ssh_settings_are_checked(setting: str, problem: str, tmp_path: Path) -> None:
+    wanted = problem.replace("{folder}", str(tmp_path))
+    assert problems(f"hosts: [a]\nssh:\n  {setting}") == [f"3: ssh.{wanted}"]
+
+
+def test_an_unknown_ssh_key_gets_the_nearest_one() -> None:
+    assert problems("hosts: [a]\nssh: {idenity_file: a}") == [
+        "2: ssh: unknown key 'idenity_file'; nearest is 'identity_files'"
+    ]
+    (problem,) = problems("hosts: [a]\nssh: yes")
+    assert problem.startswith("2: ssh: found yes (a boolean), wanted a mapping with keys from accept_new_host_keys,")
+
+
+@pytest.mark.parametrize("jump", ["b", "me@b", "b:22", "me@b:22,you@c.d-e:65535", "me@[fe80::1%eth0]:22", "10.0.0.1"])
+def test_jump_hosts_have_users_and_ports(jump: str) -> None:
+    assert read(f"hosts: [a]\nssh: {{jump: '{jump}'}}").ssh.jump == jump
+
+
+@pytest.mark.parametrize("transport", ["local", "docker", "slurm", "kubernetes"])
+def test_ssh_settings_are_for_ssh(transport: str) -> None:
+    text = f"transport: {transport}\nhosts: [a]\nssh: {{at_once: 4}}"
+    assert problems(text) == [f"3: ssh: transport {transport} does not use SSH; remove ssh"]
+
+
+def test_containers_have_names_and_no_ports() -> None:
+    text = "transport: docker\nhosts:\n- a\n- address: b-[1-2]\n  port: 22"
+    assert problems(text) == ["5: hosts[1].port: docker reaches a container by its name; remove port"]
+    cluster = read("transport: docker\nhosts: [{address: a_1, internal_address: 10.0.0.2, user: me}]")
+    assert cluster.hosts == (Host("a_1", 1, user="me", internal_address="10.0.0.2"),)
+
+
+def test_local_processes_may_be_set_up() -> None:
+    assert read("transport: local\nhosts: [a]\nsetup: [make]").setup == ("make",)
+
+
+@pytest.mark.parametrize("name", ["CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"])
+def test_the_visible_devices_are_said_once(name: str) -> None:
+    (problem,) = problems(f"hosts: [a]\nlocal_devices: [[0, 1]]\nenv: {{{name}: '2,3'}}")
+    wanted = "either this or local_devices, which sets it for each process"
+    assert problem == f"3: env.{name}: found '2,3', wanted {wanted}"
+    assert read(f"hosts: [a]\nenv: {{{name}: '2,3'}}").env == {name: "2,3"}
 
 
 def test_a_secret_is_not_also_in_env() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from launcher.preparation import Readiness
 from launcher.supervisor import ASK_TO_STOP, SPAWN, WAIT, State, decide
 from launcher.verdict import NO_CRASH, Failure, Verdict, host_lost, nursery_died
 
@@ -28,12 +29,17 @@ def failure(process_id: int, at: float, code: int = 1, crash: dict[str, Any] | N
     return Failure(process_id, "a", code, at, tail, crash)
 
 
-def state(**known: Any) -> State:
-    return State(hosts=("a", "b"), num_processes=4, logs="logs/", **known)
+def state(readiness: Readiness | None = None, **known: Any) -> State:
+    readiness = readiness or hosts({0: "to connect", 1: "to connect"})
+    return State(hosts=("a", "b"), num_processes=4, logs="logs/", readiness=readiness, **known)
+
+
+def hosts(doing: dict[int, str] | None = None, **known: Any) -> Readiness:
+    return Readiness(doing or {0: "", 1: ""}, **{"greeted": {0, 1}, "refused_at": NOW - 1, **known})
 
 
 def running(**known: Any) -> State:
-    return state(**{"answered": {0, 1}, "port": 7, "spawned": True, **known})
+    return state(hosts(coordinator=("10.0.0.1", 7), complete=True), spawned=True, **known)
 
 
 def ended(situation: State, now: float = NOW) -> Verdict:
@@ -44,9 +50,14 @@ def ended(situation: State, now: float = NOW) -> Verdict:
 
 WAITING = {
     "nobody has answered": state(),
-    "one host has not answered": state(answered={0}, port=7),
-    "no port yet": state(answered={0, 1}),
-    "one host refused, the other has not answered": state(answered={0}, refused=["a: no"]),
+    "one host has not answered": state(hosts({0: "", 1: "to connect"}, greeted={0})),
+    "one host refused, the other is not ready": state(hosts({0: "", 1: "to be set up"}, refused={0: ["no"]})),
+    "one host is unreachable, another may be": state(
+        hosts({0: "", 1: "to connect"}, greeted=set(), unreachable={0: "no route"})
+    ),
+    "a victim, while a host misses beats": running(
+        failures=[failure(1, NOW - 4, crash=PEER)], exits={1: 1}, quiet=True
+    ),
     "all is well": running(),
     "some succeeded": running(exits={0: 0, 1: 0}),
     "a victim, and the cause may still come": running(failures=[failure(1, NOW - 1, crash=PEER)], exits={1: 1}),
@@ -68,12 +79,29 @@ def test_wait_while(situation: str) -> None:
 
 
 def test_spawn_once_every_host_is_ready() -> None:
-    assert decide(state(answered={0, 1}, port=7), NOW) is SPAWN
+    assert decide(state(hosts(coordinator=("10.0.0.1", 7), complete=True)), NOW) is SPAWN
 
 
 def test_refusals_are_told_together() -> None:
-    verdict = ended(state(answered={0, 1}, refused=["a: no", "b: no"], port=7))
+    verdict = ended(state(hosts(refused={0: ["no"], 1: ["no"]})))
     assert verdict.exit_code == 2 and verdict.detail == ["a: no", "b: no"]
+
+
+def test_a_refusal_does_not_wait_for_ever() -> None:
+    slow = hosts({0: "", 1: "to be set up"}, refused={0: ["no"]}, refused_at=NOW - 11)
+    assert ended(state(slow)).detail == ["a: no"]
+
+
+def test_every_host_that_cannot_be_reached_is_told() -> None:
+    verdict = ended(state(hosts(greeted=set(), unreachable={0: "no route", 1: "no such name"})))
+    assert verdict.exit_code == 69 and verdict.detail == ["a: no route", "b: no such name"]
+    assert verdict.message == "nothing was started: 2 of 2 hosts cannot be used"
+
+
+def test_one_host_that_cannot_be_reached_is_named_beside_what_others_refused() -> None:
+    verdict = ended(state(hosts(greeted={0}, unreachable={1: "no route"}, refused={0: ["no Python"]})))
+    assert verdict.host == "b" and verdict.message == "nothing was started: b cannot be used"
+    assert verdict.detail == ["b: no route", "a: no Python"]
 
 
 def test_success_needs_every_process() -> None:
@@ -290,5 +318,5 @@ def test_a_bare_exit_code_is_explained_by_what_was_printed() -> None:
 
 
 def test_a_process_alone_is_never_all_processes() -> None:
-    alone = State(("a",), 1, "logs/", failures=[failure(0, 9, crash=OWN)], exits={0: 1})
+    alone = State(("a",), 1, "logs/", hosts(), failures=[failure(0, 9, crash=OWN)], exits={0: 1})
     assert ended(alone).message == "the run failed: process 0 on a exited with 1"

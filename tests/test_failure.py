@@ -214,4 +214,4 @@ def test_an_agent_that_cannot_start_is_explained(launch: Launch, script: Script,
     script("pass")
     done = launch("--hosts", "c.yaml")
     assert done.returncode == 69
-    assert "here lost its agent" in done.stderr and "ls: " in done.stderr
+    assert "here: its agent did not start: " in done.stderr and "ls: " in done.stderr

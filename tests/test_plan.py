@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
+import pytest
 from conftest import REPO
 
 from launcher.cluster import Cluster, Host, Job, local_cluster, read_cluster
-from launcher.plan import make_plan, plan_json, plan_table
+from launcher.errors import UsageError
+from launcher.plan import make_plan, plan_json, plan_table, split_devices
 from worker.identity import Identity
 
 TWO_HOSTS = Cluster(
@@ -19,6 +21,8 @@ TWO_HOSTS = Cluster(
     env=MappingProxyType({"A": "1"}),
     secrets=("KEY",),
 )
+CUDA, HIP = "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"
+TURNED = Cluster(TWO_HOSTS.hosts[::-1], transport="ssh")
 JOB = Job(script="train.py", args=("--steps", "3"))
 
 
@@ -28,22 +32,21 @@ def test_process_ids_are_dense_and_follow_the_hosts() -> None:
 
 
 def test_the_coordinator_is_process_0_at_an_address_others_reach() -> None:
-    assert make_plan(local_cluster(2), JOB).coordinator == "127.0.0.1"
-    assert make_plan(TWO_HOSTS, JOB).coordinator == "a"
-    turned = Cluster(TWO_HOSTS.hosts[::-1], transport="ssh")
-    assert make_plan(turned, JOB).coordinator == "10.0.0.2"
+    assert make_plan(local_cluster(2), JOB).coordinators == ("127.0.0.1",)
+    assert make_plan(TWO_HOSTS, JOB).coordinators == ("a",)
+    assert make_plan(TURNED, JOB).coordinators == ("10.0.0.2",)
 
 
 def test_an_ipv6_coordinator_gets_brackets() -> None:
-    plan = make_plan(Cluster((Host("fe80::1", 1),), transport="ssh"), JOB)
-    assert plan.identity(plan.processes[0], "r", 1, 99).coordinator_address == "[fe80::1]:99"
+    plan = make_plan(TWO_HOSTS, JOB)
+    assert plan.identity(plan.processes[0], "r", 1, "fe80::1", 99).coordinator_address == "[fe80::1]:99"
 
 
 def test_identity_survives_the_environment() -> None:
     plan = make_plan(TWO_HOSTS, JOB)
-    identity = plan.identity(plan.processes[2], "1116-abc", 2, 1234)
+    identity = plan.identity(plan.processes[2], "1116-abc", 2, "10.0.0.1", 1234)
     assert Identity.from_env(identity.to_env()) == identity
-    assert identity == Identity("1116-abc", 2, "b", 2, 3, 0, "a:1234")
+    assert identity == Identity("1116-abc", 2, "b", 2, 3, 0, "10.0.0.1:1234")
     assert Identity.from_env({}) is None
 
 
@@ -56,9 +59,80 @@ def test_devices_become_a_variable_and_win_over_the_file() -> None:
 def test_listed_devices_are_each_process_own() -> None:
     cluster = Cluster((Host("a", 2),), local_devices=((0, 1), (2, 3)))
     assert [p.env for p in make_plan(cluster, JOB).processes] == [
-        {"JAX_LOCAL_DEVICE_IDS": "0,1"},
-        {"JAX_LOCAL_DEVICE_IDS": "2,3"},
+        {"CUDA_VISIBLE_DEVICES": "0,1", "HIP_VISIBLE_DEVICES": "0,1"},
+        {"CUDA_VISIBLE_DEVICES": "2,3", "HIP_VISIBLE_DEVICES": "2,3"},
     ]
+    for platform, variable in (("cuda", CUDA), ("rocm", HIP)):
+        cluster = Cluster((Host("a", 1),), local_devices=((1, 2),), env=MappingProxyType({"JAX_PLATFORMS": platform}))
+        assert [p.env for p in make_plan(cluster, JOB).processes] == [{variable: "1,2"}]
+
+
+def gpu_host(processes: int, **settings: Any) -> Cluster:
+    return Cluster((Host("other", 1), Host("gpu-a", processes)), transport="ssh", **settings)
+
+
+def split(processes: int, gpus: int, **env: str) -> list[dict[str, str]]:
+    return split_devices(gpu_host(processes), 1, gpus, env)
+
+
+def test_gpus_are_split_evenly_among_the_processes_of_a_host() -> None:
+    assert split(2, 4, JAX_PLATFORMS="cuda") == [{CUDA: "0,1"}, {CUDA: "2,3"}]
+    assert split(8, 8, JAX_PLATFORMS="cuda,cpu") == [{CUDA: str(number)} for number in range(8)]
+    assert split(2, 2, JAX_PLATFORMS="rocm") == [{HIP: "0"}, {HIP: "1"}]
+
+
+@pytest.mark.parametrize("env", [{}, {"JAX_PLATFORMS": ""}, {"JAX_PLATFORMS": "gpu"}])
+def test_gpus_of_an_unnamed_maker_are_split_for_both(env: dict[str, str]) -> None:
+    assert split(2, 2, **env) == [{CUDA: "0", HIP: "0"}, {CUDA: "1", HIP: "1"}]
+
+
+def test_visible_gpus_are_what_is_split() -> None:
+    assert split(2, 4, JAX_PLATFORMS="cuda", **{CUDA: "4, 5,6,7"}) == [{CUDA: "4,5"}, {CUDA: "6,7"}]
+    assert split(2, 2, JAX_PLATFORMS="cuda", **{CUDA: "GPU-1a,GPU-2b"}) == [{CUDA: "GPU-1a"}, {CUDA: "GPU-2b"}]
+    assert split(2, 8, JAX_PLATFORMS="rocm", **{HIP: "3,1,-1,2"}) == [{HIP: "3"}, {HIP: "1"}]
+    assert split(2, 8, **{CUDA: ""}) == split(2, 8, **{CUDA: "-1"}) == [{}, {}]
+
+
+@pytest.mark.parametrize(("gpus", "platforms"), [(8, "cpu"), (3, "cpu"), (0, "cpu"), (0, "")])
+def test_without_gpus_there_is_nothing_to_split(gpus: int, platforms: str) -> None:
+    assert split(2, gpus, JAX_PLATFORMS=platforms) == [{}, {}]
+
+
+@pytest.mark.parametrize("gpus", [0, 1, 7, 8])
+def test_one_process_takes_every_gpu(gpus: int) -> None:
+    assert split(1, gpus, JAX_PLATFORMS="cuda") == [{}]
+
+
+def test_listed_devices_are_not_split_again() -> None:
+    cluster = gpu_host(2, local_devices=((0,), (2,)))
+    assert split_devices(cluster, 1, 3, {"JAX_PLATFORMS": "cuda"}) == [{}, {}]
+
+
+OR_A_LIST = ", or local_devices to list the GPUs of each process"
+
+
+@pytest.mark.parametrize(
+    ("processes", "gpus", "found", "fit"),
+    [
+        (3, 8, "8 GPUs for 3 processes", "one of 1, 2, 4, 8"),
+        (8, 7, "7 GPUs for 8 processes", "one of 1, 7"),
+        (4, 2, "2 GPUs for 4 processes", "one of 1, 2"),
+        (2, 1, "1 GPU for 2 processes", "1"),
+    ],
+)
+@pytest.mark.parametrize("env", [{}, {"JAX_PLATFORMS": "cuda"}])
+def test_gpus_that_do_not_divide_are_refused(
+    processes: int, gpus: int, found: str, fit: str, env: dict[str, str]
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        split(processes, gpus, **env)
+    assert str(caught.value) == f"gpu-a: found {found}, wanted processes_per_host to be {fit}{OR_A_LIST}"
+
+
+@pytest.mark.parametrize("platforms", ["cuda", "gpu", "rocm", "cuda,cpu"])
+def test_gpus_that_were_asked_for_must_be_there(platforms: str) -> None:
+    with pytest.raises(UsageError, match=f"^gpu-a: found no GPUs, but JAX_PLATFORMS is {platforms}; is the driver"):
+        split(2, 0, JAX_PLATFORMS=platforms)
 
 
 def test_warm_is_for_several_python_processes_on_a_host() -> None:
@@ -89,10 +163,17 @@ def test_the_table_can_be_read_and_the_json_parsed() -> None:
     assert shown["secrets"] == ["KEY"] and shown["env"] == {"A": "1"}
 
 
-def test_every_file_in_cluster_configs_can_be_planned() -> None:
-    files = sorted(Path(REPO / "cluster_configs").glob("*.yaml"))
-    assert len(files) >= 3
-    for file in files:
+def test_the_table_says_where_the_coordinator_is_or_that_it_is_not_known_yet() -> None:
+    at = "process 0 at"
+    assert f"{at} 127.0.0.1, on a port" in plan_table(make_plan(local_cluster(2), JOB))
+    assert f"{at} 10.0.0.2, on a port" in plan_table(make_plan(TURNED, JOB))
+    undecided = "an address of a that is chosen when the hosts have answered, on a port"
+    assert f"{at} {undecided}" in plan_table(make_plan(TWO_HOSTS, JOB))
+    assert plan_json(make_plan(TWO_HOSTS, JOB))["coordinator"]["address"] == "a"
+
+
+def test_every_shipped_cluster_file_can_be_planned() -> None:
+    for file in (REPO / "cluster_configs" / f"{name}.yaml" for name in ("local", "tpu-pod", "gpu-nodes")):
         cluster = read_cluster(file)
         assert cluster.run is not None
         assert len(make_plan(cluster, cluster.run).processes) == sum(host.processes for host in cluster.hosts)

@@ -9,7 +9,7 @@ import pytest
 from launcher import wire
 
 MESSAGES = [
-    wire.Hello(pid=7, guardian_pid=6, python="3.9.1"),
+    wire.Hello(pid=7, guardian_pid=6, python="3.9.1", addresses=["10.0.0.7"]),
     wire.Spawn(3, {"NAME": "v\udcff\n\u2028é"}, ["train.py", "a b", ""], True),
     wire.Output(3, bytes(range(256)) * 300),
     wire.Output(4),

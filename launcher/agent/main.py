@@ -16,6 +16,8 @@ from launcher import wire
 from launcher.agent import hunt
 from launcher.agent.guardian import guard, remove
 from launcher.agent.nursery import Nursery, explain, start_file
+from launcher.agent.ports import list_addresses
+from launcher.agent.prepare import Preparing
 from launcher.agent.spawn import spawn
 from launcher.agent.tail import Tail
 from worker.identity import DUMP_SIGNAL, FACTS_SOCKET, STACKS_FILE
@@ -42,13 +44,6 @@ def main(folder: str) -> None:
         if os.getppid() != guardian:
             remove(folder)  # nobody is left to do it
         os._exit(0)
-
-
-def find_program(name: str, path: str) -> Optional[str]:
-    """What shutil.which does, without the 5 ms that importing shutil takes."""
-    places = [""] if os.sep in name else path.split(os.pathsep)
-    found = (os.path.join(place, name) for place in places)
-    return next((file for file in found if os.path.isfile(file) and os.access(file, os.X_OK)), None)
 
 
 class Process:
@@ -101,7 +96,6 @@ class Agent:
         self.setting: Optional[wire.Prepare] = None
         self.python = ""
         self.nursery: Optional[Nursery] = None
-        self.reserved: List[socket.socket] = []
         self.lease = FIRST_LEASE
         self.heard = self.beaten = time.monotonic()
         self.stacks_until: Optional[float] = None
@@ -110,6 +104,7 @@ class Agent:
         self.stopped_at = 0.0
         self.leave = False
         self.selector = selectors.DefaultSelector()
+        self.preparing = Preparing(folder, self.selector, self._send, self._note_ready)
         self.facts = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._open()
 
@@ -134,7 +129,7 @@ class Agent:
     # The loop.
 
     def run(self) -> None:
-        self._send(wire.Hello(pid=os.getpid(), guardian_pid=self.guardian, python=sys.version.split()[0]))
+        self._send(wire.Hello(os.getpid(), self.guardian, sys.version.split()[0], list_addresses()))
         while not self.leave:
             self._watch_streams()
             for key, _ in self.selector.select(self._pause()):
@@ -148,7 +143,7 @@ class Agent:
             return 0.0
         if self.stacks_until is not None:
             return LOOK_FOR_STACKS_EVERY
-        busy = any(not process.drained for process in self.processes.values())
+        busy = self.preparing.busy or any(not process.drained for process in self.processes.values())
         return LOOK_EVERY if busy else BEAT_EVERY / 2
 
     def _keep_time(self) -> None:
@@ -158,6 +153,7 @@ class Agent:
         if now - self.beaten >= BEAT_EVERY:
             self.beaten = now
             self._send(wire.Beat())
+        self.preparing.keep_time()
         if self.stacks_until is not None:
             self._collect_stacks()
         if self.stopping and self._is_through(now):
@@ -186,11 +182,12 @@ class Agent:
             self._obey(message)
 
     def _obey(self, message: Any) -> None:
-        if isinstance(message, wire.Prepare):
-            self._prepare(message)
-        elif isinstance(message, wire.Reserve):
-            self._reserve(message.address)
+        if self.preparing.obey(message):
+            return
+        if isinstance(message, wire.Lease):
+            self.lease = message.seconds
         elif isinstance(message, wire.Spawn):
+            self.preparing.stop_listening()
             self._accept(message)
         elif isinstance(message, wire.Signal):
             self._signal(message.number)
@@ -221,21 +218,12 @@ class Agent:
         except OSError:
             self.leave = True
 
-    # Preparing.
+    # Starting.
 
-    def _prepare(self, setting: wire.Prepare) -> None:
-        self.lease = setting.lease
-        found = find_program(os.path.expanduser(setting.python), {**os.environ, **setting.env}.get("PATH", ""))
-        if found is None:
-            self._send(wire.Refused(f"python: found no executable {setting.python}"))
-            return
-        if setting.workdir is not None and not os.path.isdir(os.path.expanduser(setting.workdir)):
-            self._send(wire.Refused(f"workdir: found no folder {setting.workdir}"))
-            return
-        self.setting, self.python = setting, os.path.abspath(found)
+    def _note_ready(self, setting: wire.Prepare, python: str) -> None:
+        self.setting, self.python = setting, python
         if setting.warm:
             self._start_nursery()
-        self._send(wire.Ready(python=self.python))
 
     def _env(self, own: Dict[str, str]) -> Dict[str, str]:
         assert self.setting is not None
@@ -247,21 +235,6 @@ class Agent:
     def _workdir(self) -> Optional[str]:
         assert self.setting is not None
         return self.setting.workdir and os.path.expanduser(self.setting.workdir)
-
-    def _reserve(self, address: str) -> None:
-        """Bound and never listening: with SO_REUSEPORT jax can bind it too, and nobody else is given it."""
-        family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        holder = socket.socket(family, socket.SOCK_STREAM)
-        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        try:
-            holder.bind((address, 0))
-        except OSError as error:
-            self._send(wire.Refused(f"cannot bind {address} for the coordinator: {error.strerror}"))
-            return
-        self.reserved.append(holder)
-        self._send(wire.Reserved(port=holder.getsockname()[1]))
-
-    # Starting.
 
     def _start_nursery(self) -> None:
         assert self.setting is not None
@@ -397,6 +370,10 @@ class Agent:
             self._send(wire.Fact(str(name), process_id, dict(detail)))
 
     def _forward_output(self) -> None:
+        self.preparing.forward_setup_output()
+        self._forward_processes_output()
+
+    def _forward_processes_output(self) -> None:
         """A piece of each process in turn, so that a chatty one holds no other up, until the outbox is full."""
         left = [process for process in self.processes.values() if not process.drained]
         while left and len(self.outbox) < OUTBOX_FULL:

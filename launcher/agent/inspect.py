@@ -1,0 +1,233 @@
+"""What a host is like: plain facts for the launcher to judge, found within seconds whatever hangs there."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import threading
+import time
+from functools import partial
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
+
+from launcher.agent.devices import count_devices, find_holders, find_tpu_lock
+from launcher.agent.prepare import find_program
+
+LIMIT = 6.0
+PYTHON_LIMIT = 5.0
+END_PATIENCE = 0.5
+NAMES_LIMIT = 5.0
+NAMES_AT_ONCE = 8  # with 32 a name server was seen to lose questions
+PACKAGES = (
+    *("jax", "jaxlib", "numpy", "libtpu"),
+    *("jax-cuda12-plugin", "jax-cuda12-pjrt", "jax-cuda13-plugin", "jax-cuda13-pjrt"),
+)
+PROXIES = ("grpc_proxy", "https_proxy", "http_proxy", "all_proxy", "no_grpc_proxy", "no_proxy")
+TIME_ERROR = 5  # adjtimex: the clock is not synchronised
+
+# Asked of the workers' Python, which may be anything; what else it prints comes before the last line.
+QUESTION = """
+import json, sys
+sys.path[:] = [place for place in sys.path if place]
+versions = {}
+try:
+    from importlib.metadata import version
+except ImportError:
+    version = None
+for name in sys.argv[1:]:
+    try:
+        versions[name] = version(name)
+    except Exception:
+        versions[name] = None
+print()
+print(json.dumps({"version": sys.version.split()[0], "packages": versions}))
+"""
+
+
+def inspect(
+    python: str,
+    workdir: Optional[str],
+    env: Dict[str, str],
+    thorough: bool,
+    folder: str,
+    root: str = "/",
+    names: Sequence[str] = (),
+) -> Dict[str, Any]:
+    """Every fact but the time is found in a thread of its own; one that cannot be had is a `problem`."""
+    from launcher.agent.code_hash import read_code
+
+    seen, root = {**os.environ, **env}, root.rstrip("/")
+    steps: Dict[str, Callable[[], Any]] = {
+        "python": lambda: ask_python(python, seen),
+        "platforms": lambda: seen.get("JAX_PLATFORMS", ""),
+        "proxies": lambda: list_proxies(seen),
+        "name": lambda: {"host": socket.gethostname(), "addresses": resolve(socket.gethostname())},
+        "names": lambda: resolve_all(names),
+        "temp": lambda: measure_disk(os.path.dirname(folder)),
+        "machine": lambda: measure_machine(root),
+        "devices": lambda: count_devices(root, seen),
+        "visible": lambda: seen.get("CUDA_VISIBLE_DEVICES"),
+        "holders": lambda: find_holders(root),
+        "tpu_lock": lambda: find_tpu_lock(root),
+    }
+    if workdir is not None:
+        place = os.path.expanduser(workdir)
+        steps["workdir"] = lambda: measure_disk(place)
+        if thorough:
+            steps["code"] = lambda: read_code(place)
+    if thorough:
+        steps["shared_memory"] = lambda: measure_disk(f"{root}/dev/shm")
+        steps["system"] = lambda: read_system(root)
+    return {"time": time.time(), **run_together(steps, LIMIT)}
+
+
+def run_together(steps: Mapping[str, Callable[[], Any]], limit: float) -> Dict[str, Any]:
+    """What has not come back by then is left to itself: nothing wakes a thread that waits for a dead file server."""
+    found: Dict[str, Any] = {}
+
+    def run(name: str) -> None:
+        try:
+            found[name] = steps[name]()
+        except Exception as error:
+            found[name] = {"problem": _explain(error)}
+
+    deadline = time.monotonic() + limit
+    threads = [threading.Thread(target=run, args=(name,), daemon=True) for name in steps]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    silent = {"problem": f"no answer within {limit:g} s"}
+    return {name: found.get(name, silent) for name in steps}
+
+
+def _explain(error: Exception) -> str:
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{os.fsdecode(error.filename)}: {error.strerror}"
+    return str(error) or type(error).__name__
+
+
+def ask_python(python: str, env: Mapping[str, str]) -> Dict[str, Any]:
+    """Its version and those of packages, none of which is imported."""
+    path = find_program(os.path.expanduser(python), env.get("PATH", ""))
+    if path is None:
+        return {"problem": f"found no executable {python}"}
+    path = os.path.abspath(path)
+    code, output, errors = _run([path, "-c", QUESTION, *PACKAGES], env, PYTHON_LIMIT)
+    if code is None:
+        return {"problem": f"{path} did not answer within {PYTHON_LIMIT:g} s"}
+    try:
+        answer = json.loads(output.splitlines()[-1])
+        return {"path": path, "version": answer["version"], "packages": answer["packages"]}
+    except (ValueError, KeyError, TypeError, IndexError):
+        said = (errors.strip().splitlines() or ["and said nothing"])[-1]
+        return {"problem": f"{path} is no Python that works: it exited with {code}: {said[:200]}"}
+
+
+def _run(argv: List[str], env: Mapping[str, str], limit: float) -> Tuple[Optional[int], str, str]:
+    """Exit code, output, errors; no exit code where the program had to be killed, with whatever it started."""
+    import subprocess
+
+    pipe, nothing = subprocess.PIPE, subprocess.DEVNULL
+    with_env: Any = {"env": env, "start_new_session": True, "text": True, "errors": "replace"}
+    program = subprocess.Popen(argv, stdin=nothing, stdout=pipe, stderr=pipe, **with_env)
+    try:
+        output, errors = program.communicate(timeout=limit)
+        return program.returncode, output, errors
+    except subprocess.TimeoutExpired:
+        _end(program)
+        return None, "", ""
+
+
+def _end(program: Any) -> None:
+    """Its pipes may still be held by what it started elsewhere; nobody waits for that."""
+    import subprocess
+
+    os.killpg(program.pid, signal.SIGKILL)
+    try:
+        program.communicate(timeout=END_PATIENCE)
+    except subprocess.TimeoutExpired:
+        pass
+
+
+def list_proxies(env: Mapping[str, str]) -> Dict[str, str]:
+    return {name: _strip_credentials(env[name]) for name in _both_cases(PROXIES) if name in env}
+
+
+def _both_cases(names: Sequence[str]) -> Iterator[str]:
+    for name in names:
+        yield from (name, name.upper())
+
+
+def _strip_credentials(url: str) -> str:
+    """A password may hold any character, so everything between the scheme and the last @ goes."""
+    scheme = re.match(r"([a-zA-Z][\w+.-]*://)?", url)
+    assert scheme is not None
+    return scheme[0] + url[scheme.end() :].rpartition("@")[2]
+
+
+def resolve(name: str) -> Optional[List[str]]:
+    """Its addresses, none if nobody knows it; None if the name server does not answer."""
+    try:
+        found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    except socket.gaierror as error:
+        return None if error.errno == socket.EAI_AGAIN else []
+    except UnicodeError:  # a name that cannot be one
+        return []
+    return sorted({str(place[0]) for *_, place in found})
+
+
+def resolve_all(names: Sequence[str]) -> Dict[str, Optional[List[str]]]:
+    found: Dict[str, Optional[List[str]]] = {}
+
+    def resolve_some(some: Sequence[str]) -> None:
+        for name in some:
+            found[name] = resolve(name)
+
+    shares = [names[start::NAMES_AT_ONCE] for start in range(min(NAMES_AT_ONCE, len(names)))]
+    run_together({str(number): partial(resolve_some, share) for number, share in enumerate(shares)}, NAMES_LIMIT)
+    return {name: found.get(name) for name in names}
+
+
+def measure_disk(place: str) -> Dict[str, Any]:
+    """Of the nearest folder that is there: a workdir may be yet to come."""
+    there = os.path.abspath(place)
+    while not os.path.isdir(there) and there != "/":
+        there = os.path.dirname(there)
+    size = os.statvfs(there)
+    return {"path": place, "size": size.f_blocks * size.f_frsize, "free": size.f_bavail * size.f_frsize}
+
+
+def measure_machine(root: str) -> Dict[str, Any]:
+    with open(f"{root}/proc/meminfo") as file:
+        kilobytes = dict(re.findall(r"^(\w+): +(\d+) kB", file.read(), re.MULTILINE))
+    memory, free = (int(kilobytes.get(name, 0)) << 10 for name in ("MemTotal", "MemAvailable"))
+    return {"cpus": len(os.sched_getaffinity(0)), "memory": memory, "memory_free": free}
+
+
+def read_system(root: str) -> Dict[str, Any]:
+    import resource
+
+    return {
+        "kernel": os.uname().release,
+        "open_files": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+        "clock_source": _read(f"{root}/sys/devices/system/clocksource/clocksource0/current_clocksource").strip(),
+        "clock_is_kept": _is_clock_kept(),
+    }
+
+
+def _is_clock_kept() -> bool:
+    """Whether a time service keeps the kernel's clock in step."""
+    import ctypes
+
+    return bool(ctypes.CDLL(None).adjtimex(ctypes.create_string_buffer(512)) != TIME_ERROR)
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path) as file:
+            return file.read()
+    except OSError:
+        return ""

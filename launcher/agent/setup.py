@@ -1,0 +1,81 @@
+"""Run a cluster's setup commands on this host, once for each content."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import subprocess
+import time
+from typing import Dict, List, Optional
+
+LOCK_PATIENCE = 1800.0
+LAST_LINES = 8
+
+
+class SetupError(Exception):
+    """A command failed; the text is complete for the user."""
+
+
+def set_up(commands: List[str], key: str, workdir: Optional[str], env: Dict[str, str], output: str) -> float:
+    """Seconds it took; 0 when the same commands had succeeded before under this key."""
+    folder = os.path.expanduser(workdir or "~")
+    stamp = _stamp_of(folder)
+    with open(stamp + ".lock", "w") as lock:  # hosts that share a home folder must not install over each other
+        _lock(lock.fileno())
+        if _read(stamp) == key:
+            return 0.0
+        began = time.monotonic()
+        for command in commands:
+            _run(command, folder, env, output)
+        with open(stamp, "w") as file:
+            file.write(key)
+    return max(time.monotonic() - began, 0.001)
+
+
+def _stamp_of(folder: str) -> str:
+    """Outside the workdir: it says something about the host, not about the code."""
+    import hashlib
+
+    place = f"{socket.gethostname()}\0{os.path.realpath(folder)}"
+    cache = os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "hostmesh")
+    os.makedirs(cache, exist_ok=True)
+    return os.path.join(cache, "setup-" + hashlib.sha256(place.encode(errors="surrogateescape")).hexdigest()[:16])
+
+
+def _lock(fd: int) -> None:
+    deadline = time.monotonic() + LOCK_PATIENCE
+    while True:
+        try:
+            return fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise SetupError("setup: another run has been setting up this host for 30 minutes") from None
+            time.sleep(0.1)
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path) as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
+def _run(command: str, folder: str, env: Dict[str, str], output: str) -> None:
+    with open(output, "ab", buffering=0) as file:
+        file.write(f"$ {command}\n".encode(errors="surrogateescape"))
+        began = file.tell()
+        code = subprocess.run(
+            ["/bin/sh", "-c", command], cwd=folder, env=env, stdin=subprocess.DEVNULL, stdout=file, stderr=file
+        ).returncode
+    if code != 0:
+        how = f"exited with {code}" if code > 0 else f"was killed by signal {-code}"
+        raise SetupError("\n".join([f"setup: `{command}` {how}", *_last_lines(output, began)]))
+
+
+def _last_lines(output: str, began: int) -> List[str]:
+    with open(output, "rb") as file:
+        file.seek(max(began, os.path.getsize(output) - 4096))
+        lines = file.read().decode(errors="replace").splitlines()
+    return ["  " + line for line in lines if line.strip()][-LAST_LINES:]

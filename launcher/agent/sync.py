@@ -1,0 +1,154 @@
+"""The host's end of code sync: make a workdir hold the launcher's tree, and touch nothing else."""
+
+from __future__ import annotations
+
+import os
+import time
+import zlib
+from typing import Dict, List, Optional, Set, Tuple
+
+from launcher.agent.beneath import Beneath
+from launcher.agent.complaints import Complaints
+from launcher.agent.entries import STATE_FOLDER, Entry, SyncError, new_hash, show, unpack_entries
+from launcher.agent.sync_look import Look
+from launcher.agent.sync_place import Place
+from launcher.agent.sync_state import NEW_FILE, SyncState
+
+__all__ = ["Incoming", "SyncError"]
+
+LOCK_PATIENCE = 60.0
+LOCK_PAUSE = 0.02
+
+
+class Incoming:
+    """One sync: look (perhaps in a child), expect what is wanted, take every piece of it, finish; close at any time."""
+
+    def __init__(self, workdir: str, data: bytes) -> None:
+        self.workdir = os.path.abspath(os.path.expanduser(workdir))
+        self._entries = unpack_entries(data)
+        self._wanted: Optional[Set[int]] = None
+        self._arrivals: Dict[int, Arrival] = {}
+        self._closed = False
+        self._complaints = Complaints(self.workdir)
+        with self._complaints.of("use"):
+            self._top = open_top(self.workdir)
+        with self._complaints.of("use", STATE_FOLDER):
+            self._state = SyncState(self._top)
+
+    def look(self) -> List[int]:
+        """Wait for the lock, compare what is there by content, say which files must be sent."""
+        with self._complaints.of("use", STATE_FOLDER):
+            self._lock()
+            self._state.clear()
+            look = Look(Beneath(self._top), self._state.read_manifest(), self._complaints)
+        found = look.find_all(self._entries)
+        with self._complaints.of("use", STATE_FOLDER):
+            self._state.write_found(found)
+        numbered = enumerate(self._entries)
+        return [number for number, entry in numbered if entry.kind == "file" and entry.path not in found]
+
+    def expect(self, wanted: List[int]) -> None:
+        """What look() answered, and with it the lock. When nothing is wanted, finish() is next."""
+        self._wanted = set(wanted)
+
+    def take(self, number: int, last: bool, data: bytes) -> bool:
+        """The next piece of a wanted file; True when all of them have arrived."""
+        try:
+            if self._wanted is None or number not in self._wanted:
+                raise SyncError(f"a piece of file number {number} came, which was not asked for")
+            with self._complaints.of("write", self._entries[number].path):
+                self._store(number, last, data)
+        except SyncError:
+            self.close()
+            raise
+        return not self._wanted
+
+    def finish(self) -> Tuple[int, int]:
+        """Put what arrived in place and delete what is no longer in the tree; how many were written and deleted."""
+        try:
+            if self._wanted is None or self._wanted:
+                raise SyncError("the sync was to end before all files had arrived")
+            return Place(Beneath(self._top), self._state, self._entries, self._complaints).place_all()
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Drop what arrived and is not in place, release the lock; a second time does nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        has_lock, self._wanted = self._wanted is not None, None
+        for arrival in self._arrivals.values():
+            os.close(arrival.fd)
+        try:
+            if has_lock:
+                self._state.clear()
+        except OSError:
+            pass  # the next sync clears it, or says why it cannot
+        self._state.close()
+        os.close(self._top)
+
+    def _lock(self) -> None:
+        deadline = time.monotonic() + LOCK_PATIENCE
+        while not self._state.try_lock():
+            if time.monotonic() > deadline:
+                raise SyncError(
+                    f"another run, or another host that shares {show(self.workdir)}, has been syncing into it for"
+                    f" {LOCK_PATIENCE:g} s; wait for it, or give this run another workdir"
+                )
+            time.sleep(LOCK_PAUSE)
+
+    def _store(self, number: int, last: bool, piece: bytes) -> None:
+        assert self._wanted is not None
+        if number not in self._arrivals:
+            self._arrivals[number] = Arrival(self._entries[number], b"%d" % number, self._state.staging)
+        arrival = self._arrivals[number]
+        arrival.write(piece)
+        if last:
+            arrival.end()
+            os.close(self._arrivals.pop(number).fd)
+            self._wanted.remove(number)
+
+
+class Arrival:
+    """A file on its way into the staging folder."""
+
+    def __init__(self, entry: Entry, name: bytes, staging: int) -> None:
+        self.entry = entry
+        self.left = entry.size
+        self.hash = new_hash()
+        self.fd = os.open(name, NEW_FILE, 0o600, dir_fd=staging)
+
+    def write(self, piece: bytes) -> None:
+        raw = unpack_piece(piece, self.left + 1)
+        if len(raw) > self.left:
+            self._complain()
+        self.left -= len(raw)
+        self.hash.update(raw)
+        view = memoryview(raw)
+        while view:
+            view = view[os.write(self.fd, view) :]
+
+    def end(self) -> None:
+        if self.hash.hexdigest() != self.entry.digest:
+            self._complain()
+        os.fchmod(self.fd, self.entry.mode)
+
+    def _complain(self) -> None:
+        raise SyncError(f"{show(self.entry.path)} changed while it was being sent; start again")
+
+
+def unpack_piece(piece: bytes, most: int) -> bytes:
+    try:
+        return zlib.decompressobj().decompress(piece, most)
+    except zlib.error as error:
+        raise SyncError(f"a piece of a file arrived damaged ({error}); start again") from None
+
+
+def open_top(workdir: str) -> int:
+    """The workdir itself, and what is above it, may well be links."""
+    try:
+        os.makedirs(workdir, 0o755)
+    except FileExistsError:
+        pass
+    return os.open(workdir, os.O_RDONLY | os.O_DIRECTORY)

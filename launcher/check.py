@@ -1,0 +1,188 @@
+"""`launch check`: an agent on every host looks around, and what they found becomes a table."""
+
+from __future__ import annotations
+
+import dataclasses
+import ipaddress
+import json
+import queue
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from launcher import wire
+from launcher.bundle import pack
+from launcher.channel import Channel, Ended, Heard, Stream
+from launcher.cluster import Cluster, Job
+from launcher.coordinator import Coordinator
+from launcher.errors import EXIT_HOST_LOST
+from launcher.plan import Plan, make_plan
+from launcher.preflight import Finding, Look, draw_table, judge
+from launcher.preparation import default_python, explain_no_agent
+from launcher.program import find_sync_root
+from launcher.run import new_run_id
+from launcher.transports import open_streams
+
+PATIENCE = 45.0
+NOTE_EVERY = 5.0
+CLOSE_PATIENCE = 10.0
+
+
+def check_hosts(cluster: Cluster, as_json: bool) -> int:
+    plan = make_plan(cluster, Job(module="worker"))
+    code = read_code_digest(cluster)
+    checker = Checker(plan, open_streams(cluster, new_run_id()), pack())
+    try:
+        look = checker.run()
+    finally:
+        checker.close()
+    findings = judge(dataclasses.replace(look, code=code))
+    print(json.dumps(as_rows(findings, look), indent=2) if as_json else draw_table(look.hosts, findings))
+    if look.unreachable:
+        return EXIT_HOST_LOST
+    return 1 if any(finding.level == "failure" for finding in findings) else 0
+
+
+def read_code_digest(cluster: Cluster) -> str | None:
+    """What the next run would put on the hosts."""
+    if cluster.sync is None:
+        return None
+    from launcher.tree import read_tree
+
+    return read_tree(find_sync_root(cluster.sync, Path.cwd()), cluster.sync.exclude, [Path("runs")]).digest
+
+
+def as_rows(findings: Sequence[Finding], look: Look) -> list[dict[str, Any]]:
+    return [{**dataclasses.asdict(finding), "host": look.hosts[finding.host]} for finding in findings]
+
+
+class Checker:
+    """One thread owns this; channels only fill the inbox."""
+
+    def __init__(self, plan: Plan, streams: Sequence[Stream], package: bytes) -> None:
+        self._plan, cluster = plan, plan.cluster
+        self._hosts = [host.address for host in cluster.hosts]
+        self._inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._coordinator = Coordinator(plan)
+        self._facts: dict[int, dict[str, Any]] = {}
+        self._unreachable: dict[int, str] = {}
+        self._asked: dict[int, float] = {}
+        self._offsets: dict[int, tuple[float, float]] = {}
+        self._ports: dict[int, str | None] = {}
+        self._channels = [
+            Channel(number, stream, package, cluster.lease, self._inbox) for number, stream in enumerate(streams)
+        ]
+
+    def run(self) -> Look:
+        """Every host answers, or cannot be reached, or has had its time."""
+        began = noted = time.monotonic()
+        while waiting := self._waiting():
+            now = time.monotonic()
+            if now - noted > NOTE_EVERY:
+                noted = now
+                names = ", ".join(self._hosts[host] for host in waiting[:4])
+                print(f"launch: after {now - began:.0f} s waiting for {names} …", file=sys.stderr)
+            self._count_out(waiting, now - began)
+            self._take_in()
+        self._settle_ports()
+        return Look(
+            self._hosts,
+            self._facts,
+            unreachable=self._unreachable,
+            offsets=self._offsets,
+            ports=self._ports,
+            processes=[host.processes for host in self._plan.cluster.hosts],
+            coordinator=self._coordinator.place[0] if self._coordinator.place else None,
+            syncs=self._plan.cluster.sync is not None,
+        )
+
+    def close(self) -> None:
+        closers = [threading.Thread(target=channel.close, daemon=True) for channel in self._channels]
+        for closer in closers:
+            closer.start()
+        for closer in closers:
+            closer.join(CLOSE_PATIENCE)
+
+    def _waiting(self) -> list[int]:
+        return [host for host in range(len(self._hosts)) if host not in self._unreachable and not self._is_done(host)]
+
+    def _is_done(self, host: int) -> bool:
+        return host in self._facts and (host in self._ports or not self._is_tried(host))
+
+    def _is_tried(self, host: int) -> bool:
+        """Nobody can try a port that the first host does not hold."""
+        return host > 0 and self._coordinator.is_tried and 0 not in self._unreachable and 0 not in self._ports
+
+    def _count_out(self, waiting: Sequence[int], seconds: float) -> None:
+        """A transport that is still connecting has a limit of its own."""
+        for host in waiting:
+            if seconds > PATIENCE and self._channels[host].is_open:
+                self._lose(host, f"its agent has not answered within {PATIENCE:g} s")
+
+    def _take_in(self) -> None:
+        try:
+            entry = self._inbox.get(timeout=0.5)
+        except queue.Empty:
+            return
+        if isinstance(entry, Ended):
+            agent_python = self._plan.cluster.agent_python
+            self._lose(entry.host, entry.unreachable or explain_no_agent("lost its agent", entry.said, agent_python))
+        elif isinstance(entry, Heard):
+            self._note(entry.host, entry.event)
+            self._channels[entry.host].handled(entry.event)
+
+    def _lose(self, host: int, problem: str) -> None:
+        self._unreachable.setdefault(host, problem)
+
+    def _note(self, host: int, event: Any) -> None:
+        match event:
+            case wire.Hello():
+                self._greet(host, event)
+            case wire.Inspected():
+                asked, now = self._asked[host], time.time()
+                self._offsets[host] = event.found["time"] - (asked + now) / 2, (now - asked) / 2
+                self._facts[host] = event.found
+            case wire.Reserved():
+                self._coordinator.note_reserved(event.ports)
+                for other in self._asked.keys() - {0}:
+                    self._try_port(other)
+            case wire.Reached():
+                self._coordinator.note_reached(host, event.problems)
+                self._ports[host] = None
+            case wire.Refused():
+                self._ports[host] = event.problem
+                self._facts.setdefault(host, {})
+
+    def _greet(self, host: int, hello: wire.Hello) -> None:
+        cluster, channel = self._plan.cluster, self._channels[host]
+        python = cluster.hosts[host].python or default_python(cluster.transport)
+        self._asked[host] = time.time()
+        channel.send(wire.Lease(cluster.lease))
+        channel.send(wire.Inspect(python, cluster.workdir, dict(self._plan.env), self._names(), thorough=True))
+        if host == 0 and self._coordinator.is_tried:
+            channel.send(self._coordinator.reserve(hello.addresses))
+        else:
+            self._try_port(host)
+
+    def _try_port(self, host: int) -> None:
+        if (order := self._coordinator.reach()) is not None:
+            self._channels[host].send(order)
+
+    def _names(self) -> list[str]:
+        """What the hosts call each other, where that is not a number."""
+        inner = [host.internal_address for host in self._plan.cluster.hosts if host.internal_address]
+        return [name for name in inner if not is_number(name)]
+
+    def _settle_ports(self) -> None:
+        self._ports |= self._coordinator.problems()
+
+
+def is_number(address: str) -> bool:
+    try:
+        ipaddress.ip_address(address)
+    except ValueError:
+        return False
+    return True

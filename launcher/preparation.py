@@ -1,0 +1,252 @@
+"""From agents that said hello to hosts on which processes can start: code, setup, a look at each, the coordinator."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from launcher import wire
+from launcher.channel import Channel
+from launcher.coordinator import Coordinator
+from launcher.errors import UsageError
+from launcher.plan import Plan, split_devices
+
+if TYPE_CHECKING:
+    from launcher.tree import Tree
+
+
+@dataclass
+class Readiness:
+    """How far the hosts are; the supervisor decides by it. `doing` is what is waited for on a host."""
+
+    doing: dict[int, str]
+    greeted: set[int] = field(default_factory=set)
+    unreachable: dict[int, str] = field(default_factory=dict)
+    refused: dict[int, list[str]] = field(default_factory=dict)
+    refused_at: float = 0.0
+    coordinator: tuple[str, int] | None = None
+    complete: bool = False
+
+    @property
+    def answered(self) -> bool:
+        """Every host has been reached, or cannot be."""
+        return len(self.greeted) + len(self.unreachable) == len(self.doing)
+
+
+class Preparation:
+    def __init__(
+        self,
+        plan: Plan,
+        channels: Mapping[int, Channel],
+        secrets: Mapping[str, str],
+        tree: Tree | None,
+        tell: Callable[..., None],
+        note: Callable[[str], None],
+    ) -> None:
+        self._plan, self._channels, self._tree = plan, channels, tree
+        self._env = {**plan.env, **secrets}
+        self._tell, self._note = tell, note
+        self._coordinator = Coordinator(plan)
+        self._waiting: dict[int, set[str]] = {}
+        self._looked_at: dict[int, float] = {}
+        self._found: dict[int, dict[str, Any]] = {}
+        self._offsets: dict[int, tuple[float, float]] = {}
+        self._device_env: dict[int, list[dict[str, str]]] = {}
+        self.readiness = Readiness({number: "to connect" for number in range(len(plan.cluster.hosts))})
+
+    def note_event(self, host: int, event: Any) -> None:
+        match event:
+            case wire.Hello():
+                self._greet(host, event)
+            case wire.Wanted():
+                self._send_wanted(host, event.numbers)
+            case wire.Synced():
+                self._note_synced(host, event)
+            case wire.SetUp():
+                self._note_set_up(host, event)
+            case wire.Ready():
+                self._tell("host ready", host=self._name(host), python=event.python)
+                self._done(host, "Python")
+            case wire.Inspected():
+                self._note_found(host, event.found)
+            case wire.Reserved():
+                self._ask_to_reach(event.ports)
+            case wire.Reached():
+                self._coordinator.note_reached(host, event.problems)
+                self._done(host, "port")
+            case wire.Refused():
+                self.refuse(host, event.problem)
+
+    def refuse(self, host: int, problem: str) -> None:
+        self.readiness.refused_at = self.readiness.refused_at or time.monotonic()
+        self.readiness.refused.setdefault(host, []).append(problem)
+        self._waiting[host] = set()
+        self.readiness.doing[host] = ""
+        self._tell("host refused", host=self._name(host), problem=problem)
+
+    def lose(self, host: int, problem: str) -> None:
+        """It was never reached."""
+        self.readiness.unreachable[host] = problem
+        self.readiness.doing[host] = ""
+
+    def env_of(self, host: int, local_process_id: int) -> dict[str, str]:
+        """What a process gets because of the devices its host turned out to have."""
+        each = self._device_env.get(host)
+        return each[local_process_id] if each else {}
+
+    # One host.
+
+    def _greet(self, host: int, hello: wire.Hello) -> None:
+        self.readiness.greeted.add(host)
+        self._tell("host connected", host=self._name(host), agent_pid=hello.pid, guardian_pid=hello.guardian_pid)
+        self._send(host, wire.Lease(self._plan.cluster.lease))
+        self._waiting[host] = {"Python"}
+        if host == 0:
+            self._waiting[0].add("port")
+            self._send(0, self._coordinator.reserve(hello.addresses))
+        elif self._coordinator.is_tried:
+            self._waiting[host].add("port")
+            self._try_port(host)
+        if self._tree is None:
+            self._set_up(host)
+            return
+        assert self._plan.cluster.workdir is not None
+        self.readiness.doing[host] = "to look at its code"
+        self._send(host, wire.Sync(self._plan.cluster.workdir, self._tree.encode()))
+
+    def _send_wanted(self, host: int, numbers: list[int]) -> None:
+        assert self._tree is not None
+        tree = self._tree
+        if numbers:
+            self.readiness.doing[host] = f"to receive {len(numbers)} files"
+        self._channels[host].send_all(piece for number in numbers for piece in tree.pieces(number))
+
+    def _note_synced(self, host: int, synced: wire.Synced) -> None:
+        assert self._tree is not None
+        self._tell("host synced", host=self._name(host), code=self._tree.digest, **synced._asdict())
+        self._set_up(host)
+
+    def _set_up(self, host: int) -> None:
+        cluster = self._plan.cluster
+        if not cluster.setup:
+            self._prepare(host)
+            return
+        self.readiness.doing[host] = "to be set up"
+        self._send(host, wire.Setup(list(cluster.setup), self._setup_key(), cluster.workdir, self._env))
+
+    def _setup_key(self) -> str:
+        content = [self._plan.cluster.setup, self._tree.digest if self._tree else None, dict(self._plan.env)]
+        return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+    def _note_set_up(self, host: int, event: wire.SetUp) -> None:
+        if event.ran:
+            self._note(f"launch: set up {self._name(host)} in {event.seconds:.1f} s")
+        self._tell("host set up", host=self._name(host), **event._asdict())
+        self._prepare(host)
+
+    def _prepare(self, host: int) -> None:
+        self.readiness.doing[host] = "to be ready"
+        cluster, settings = self._plan.cluster, self._plan.cluster.hosts[host]
+        python = settings.python or default_python(cluster.transport)
+        warm = self._plan.is_warm(settings)
+        preload = list(cluster.preload)
+        self._send(host, wire.Prepare(python, cluster.workdir, self._env, warm, preload))
+        if self._is_inspected():
+            self._waiting[host].add("look")
+            self._looked_at[host] = time.time()
+            self._send(host, wire.Inspect(python, cluster.workdir, self._env, [], thorough=False))
+
+    def _is_inspected(self) -> bool:
+        """CPU processes on this machine need no look: it would cost a tenth of their start."""
+        return self._plan.cluster.transport != "local" or self._plan.env.get("JAX_PLATFORMS") != "cpu"
+
+    def _note_found(self, host: int, found: dict[str, Any]) -> None:
+        now = time.time()
+        asked = self._looked_at[host]
+        self._offsets[host] = found["time"] - (asked + now) / 2, (now - asked) / 2
+        self._found[host] = found
+        self._done(host, "look")
+
+    # All of them.
+
+    def _ask_to_reach(self, ports: dict[str, int]) -> None:
+        self._coordinator.note_reserved(ports)
+        self._done(0, "port")
+        for host in self.readiness.greeted - {0}:
+            self._try_port(host)
+
+    def _try_port(self, host: int) -> None:
+        if (order := self._coordinator.reach()) is not None:
+            self._send(host, order)
+
+    def _done(self, host: int, what: str) -> None:
+        """Every host in the end gets here for the last time; then all of them are judged together."""
+        self._waiting[host].discard(what)
+        if not self._waiting[host]:
+            self.readiness.doing[host] = ""
+        if self.readiness.complete or any(self.readiness.doing.values()):
+            return
+        if not self.readiness.refused and not self.readiness.unreachable:
+            self._judge()
+            self.readiness.complete = not self.readiness.refused
+
+    def _judge(self) -> None:
+        for host, problem in self._coordinator.problems().items():
+            self.refuse(host, problem)
+        self.readiness.coordinator = self._coordinator.place
+        if self._found:
+            self._judge_found()
+
+    def _judge_found(self) -> None:
+        from launcher.preflight import judge_run
+
+        cluster = self._plan.cluster
+        address = self._coordinator.place[0] if self._coordinator.place else None
+        for finding in judge_run(cluster, self._found, self._offsets, address):
+            if finding.level == "failure":
+                self.refuse(finding.host, finding.text)
+            else:
+                self._note(f"launch: {self._name(finding.host)}: {finding.text}")
+        for host, found in self._found.items():
+            try:
+                env = {**own_settings(found), **self._plan.env}
+                self._device_env[host] = split_devices(cluster, host, count_gpus(found, env), env)
+            except UsageError as error:
+                self.refuse(host, str(error))
+
+    def _name(self, host: int) -> str:
+        return self._plan.cluster.hosts[host].address
+
+    def _send(self, host: int, message: Any) -> None:
+        self._channels[host].send(message)
+
+
+def own_settings(found: Mapping[str, Any]) -> dict[str, str]:
+    """What a host's own environment says about devices."""
+    own = {"CUDA_VISIBLE_DEVICES": found.get("visible"), "JAX_PLATFORMS": found.get("platforms")}
+    return {name: value for name, value in own.items() if isinstance(value, str)}
+
+
+def count_gpus(found: Mapping[str, Any], env: Mapping[str, str]) -> int:
+    """Of the kind that jax is told to use, else of the first kind there is."""
+    counts = found["devices"]
+    named = [kind for kind in ("cuda", "rocm") if kind in env.get("JAX_PLATFORMS", "").split(",")]
+    return next((int(counts[kind]) for kind in named or ("cuda", "rocm") if counts.get(kind)), 0)
+
+
+def default_python(transport: str) -> str:
+    return sys.executable if transport == "local" else "python3"
+
+
+def explain_no_agent(why: str, said: str, python: str | None) -> str:
+    """What a host without an agent said, in the words of who can mend it."""
+    name = python or "python3"
+    if re.search(rf"{re.escape(name)}.*(not found|No such file)", said):
+        return f"found no {name} for the agent; install Python 3.9 or newer there, or name one with agent_python\n{said}"
+    return f"its agent did not start: {said or why}"

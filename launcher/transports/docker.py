@@ -1,0 +1,81 @@
+"""An agent inside a running container, through `docker exec -i`."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Sequence
+
+from launcher.cluster import Host
+from launcher.errors import Unreachable
+from launcher.transports.pipe import PipeStream
+
+ASK_PATIENCE = 5.0
+# What `docker inspect` calls a container's state, and what brings it back.
+REMEDIES = {"paused": "docker unpause", "created": "docker start", "exited": "docker start"}
+
+
+class DockerStream:
+    """A container's agent; `docker` itself tells why there is none."""
+
+    is_open = True
+
+    def __init__(self, host: Host, command: Sequence[str]) -> None:
+        self._container = host.address
+        self._has_spoken = False
+        try:
+            self._pipe: PipeStream | None = PipeStream(exec_argv(host, command))
+        except OSError:
+            self._pipe = None
+
+    def read(self) -> bytes:
+        """Raises Unreachable when the container, and not a program in it, is why nothing ever came."""
+        if self._pipe is None:
+            raise Unreachable("found no program docker on this machine; install it, or put it on PATH")
+        data = self._pipe.read()
+        if not data and not self._has_spoken and (problem := find_problem(self._container)):
+            raise Unreachable(problem)
+        self._has_spoken = True
+        return data
+
+    def read_errors(self) -> bytes:
+        return self._pipe.read_errors() if self._pipe is not None else b""
+
+    def write(self, data: bytes) -> None:
+        if self._pipe is None:
+            raise BrokenPipeError
+        self._pipe.write(data)
+
+    def close(self) -> None:
+        if self._pipe is not None:
+            self._pipe.close()
+
+
+def exec_argv(host: Host, command: Sequence[str]) -> list[str]:
+    user = ["--user", host.user] if host.user else []
+    return ["docker", "exec", "--interactive", *user, host.address, *command]
+
+
+def find_problem(container: str) -> str | None:
+    """Ask the engine rather than guess from what `docker exec` printed, which differs between versions."""
+    state, _ = ask_docker("container", "inspect", "--format", "{{.State.Status}}", container)
+    if state == "running":
+        return None
+    if state is not None:
+        remedy = REMEDIES.get(state)
+        mend = f"{remedy} {container}" if remedy else f"see docker logs {container}"
+        return f"container {container} is {state}, wanted running; {mend}"
+    version, trouble = ask_docker("version", "--format", "{{.Server.Version}}")
+    if version is None:
+        return f"no Docker engine answers ({trouble}); is it running, and may you use it? try docker ps"
+    return f"found no container {container}; docker ps lists those that run"
+
+
+def ask_docker(*args: str) -> tuple[str | None, str]:
+    """Its answer, or None and what it complained of."""
+    try:
+        done = subprocess.run(["docker", *args], capture_output=True, text=True, errors="replace", timeout=ASK_PATIENCE)
+    except subprocess.TimeoutExpired:
+        return None, f"no answer to docker {args[0]} within {ASK_PATIENCE:g} s"
+    if done.returncode == 0:
+        return done.stdout.strip(), ""
+    return None, done.stderr.strip().rpartition("\n")[2]

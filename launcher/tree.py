@@ -1,0 +1,173 @@
+"""The code that goes to every host: list a folder's files with their digests, read them piece by piece."""
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from launcher import wire
+from launcher.agent.entries import (
+    CHUNK,
+    LINK_MODE,
+    READ,
+    STATE_FOLDER,
+    Entry,
+    hash_bytes,
+    hash_file,
+    leads_out,
+    pack_entries,
+    show,
+    to_bytes,
+    to_text,
+)
+from launcher.errors import UsageError
+from launcher.ignore import Rules, is_ignored, parse_exclude, parse_gitignore
+
+__all__ = ["Entry", "Tree", "read_tree"]
+
+NEVER_SENT = {".git", STATE_FOLDER, "__pycache__"}
+
+
+@dataclass(frozen=True)
+class Tree:
+    """`digest` is the code's hash; `skipped` says what was left out, other than by a rule, and why."""
+
+    root: Path
+    entries: tuple[Entry, ...]
+    skipped: tuple[str, ...]
+
+    @cached_property
+    def digest(self) -> str:
+        return hash_bytes(json.dumps(self.entries).encode())
+
+    def encode(self) -> bytes:
+        return pack_entries(self.entries)
+
+    def pieces(self, index: int) -> Iterator[wire.Piece]:
+        """Read as they are asked for; a file that is not what it was is sent all the same, and the host refuses it."""
+        entry = self.entries[index]
+        data = b""
+        for more in read_chunks(os.path.join(os.fsencode(self.root), to_bytes(entry.path)), entry.size):
+            if data:
+                yield wire.Piece(index, False, zlib.compress(data, 1))
+            data = more
+        yield wire.Piece(index, True, zlib.compress(data, 1))
+
+
+def read_chunks(path: bytes, size: int) -> Iterator[bytes]:
+    """Nothing of a file that has gone; of one that grows without end only what shows that it has grown."""
+    try:
+        fd = os.open(path, READ)
+    except OSError:
+        return
+    try:
+        while size >= 0 and (data := os.read(fd, CHUNK)):
+            size -= len(data)
+            yield data
+    finally:
+        os.close(fd)
+
+
+def read_tree(root: Path, exclude: Sequence[str] = (), skip: Sequence[Path] = ()) -> Tree:
+    """Every file below `root` that no rule ignores; `skip` are folders that stay behind whatever the rules say."""
+    if not root.is_dir():
+        found = "a file" if root.exists() else "nothing"
+        raise UsageError(f"sync: from: found {found} at {root}; wanted a folder with the code to send")
+    listing = Listing(root, exclude, skip)
+    listing.read_all()
+    if listing.problems:
+        count = "1 file" if len(listing.problems) == 1 else f"{len(listing.problems)} files"
+        told = "".join(f"\n  {problem}" for problem in sorted(listing.problems))
+        raise UsageError(f"sync: cannot read {count} in {root}; make them readable or exclude them:{told}")
+    return Tree(root, tuple(sorted(listing.entries)), tuple(sorted(listing.skipped)))
+
+
+class Listing:
+    """The walk: a folder that is ignored is not entered."""
+
+    def __init__(self, root: Path, exclude: Sequence[str], skip: Sequence[Path]) -> None:
+        self.top = os.fsencode(os.path.realpath(root))
+        self.stay = {os.fsencode(os.path.realpath(path)) for path in skip}
+        self.exclusions = parse_exclude(exclude)
+        self.entries: list[Entry] = []
+        self.skipped: list[str] = []
+        self.problems: list[str] = []
+
+    def read_all(self) -> None:
+        waiting: list[tuple[str, tuple[Rules, ...]]] = [("", self._read_rules(".git/info/exclude", ""))]
+        while waiting:
+            base, layers = waiting.pop()
+            layers = (*self._read_rules(f"{base}.gitignore", base), *layers)
+            waiting += [(folder, layers) for folder in self._read_folder(base, layers)]
+
+    def _read_rules(self, path: str, base: str) -> tuple[Rules, ...]:
+        """None of a file that is not there, or is a link: git does not follow it either."""
+        try:
+            with os.fdopen(os.open(self._locate(path), READ), "rb") as file:
+                return (parse_gitignore(to_text(file.read()), base),)
+        except OSError:
+            return ()
+
+    def _locate(self, path: str) -> bytes:
+        return os.path.join(self.top, to_bytes(path))
+
+    def _read_folder(self, base: str, layers: tuple[Rules, ...]) -> list[str]:
+        """Take in the files of a folder; the folders in it that are to be read."""
+        folders = []
+        try:
+            with os.scandir(self._locate(base)) as items:
+                for item in items:
+                    path = base + to_text(item.name)
+                    is_folder = item.is_dir(follow_symlinks=False)
+                    if self._stays(path, item, is_folder, layers):
+                        continue
+                    if is_folder:
+                        folders.append(f"{path}/")
+                    else:
+                        self._read_item(path, item)
+        except OSError as error:
+            self.problems.append(f"{show(base)}: {error.strerror}")
+        return folders
+
+    def _stays(self, path: str, item: os.DirEntry[bytes], is_folder: bool, layers: tuple[Rules, ...]) -> bool:
+        if to_text(item.name) in NEVER_SENT or item.path in self.stay:
+            return True
+        return is_ignored(path, is_folder, (self.exclusions, *layers))
+
+    def _read_item(self, path: str, item: os.DirEntry[bytes]) -> None:
+        try:
+            if item.is_symlink():
+                self._read_link(path, item)
+            elif item.is_file(follow_symlinks=False):
+                self.entries.append(read_file(path, item.path))
+            else:
+                self.skipped.append(f"{show(path)} was left out: it is neither a file nor a folder nor a link")
+        except FileNotFoundError:
+            pass  # gone since the folder was listed
+        except OSError as error:
+            self.problems.append(f"{show(path)}: {error.strerror}")
+
+    def _read_link(self, path: str, item: os.DirEntry[bytes]) -> None:
+        target = to_text(os.readlink(item.path))
+        real = os.path.realpath(item.path)
+        if leads_out(path, target) or os.path.commonpath((real, self.top)) != self.top:
+            self.skipped.append(
+                f"{show(path)} was left out: it is a link that leads out of the tree, to {show(target)}"
+            )
+            return
+        text = to_bytes(target)
+        self.entries.append(Entry(path, "link", LINK_MODE, len(text), hash_bytes(text), target))
+
+
+def read_file(path: str, place: bytes) -> Entry:
+    fd = os.open(place, READ)
+    try:
+        status = os.fstat(fd)
+        return Entry(path, "file", status.st_mode & 0o777, status.st_size, hash_file(fd, status.st_size))
+    finally:
+        os.close(fd)

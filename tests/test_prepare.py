@@ -1,0 +1,146 @@
+"""What an agent does before processes start: setup once for each content, ports that others can try."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import await_true, is_alive
+from test_agent import Talk, talk  # noqa: F401  (a fixture)
+
+from launcher import wire
+from launcher.agent import ports
+
+Talking = Callable[..., Talk]
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the host keeps what it knows about its setups."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "work").mkdir()
+    return tmp_path
+
+
+def ask_for_setup(agent: Talk, home: Path, *commands: str, key: str = "a", **env: str) -> None:
+    agent.channel.send(wire.Setup(list(commands), key, str(home / "work"), env))
+
+
+def test_setup_runs_once_for_each_content(talk: Talking, home: Path) -> None:  # noqa: F811
+    agent = talk()
+    ran = []
+    for key in ("a", "a", "b", "b", "a"):
+        ask_for_setup(agent, home, "echo x >> trace", key=key)
+        ran.append(agent.hear(wire.SetUp).ran)
+    assert ran == [True, False, True, False, True]
+    assert (home / "work" / "trace").read_text() == "x\n" * 3
+
+
+def test_setup_commands_run_in_the_workdir_with_the_runs_environment(talk: Talking, home: Path) -> None:  # noqa: F811
+    agent = talk()
+    ask_for_setup(agent, home, 'echo "$PWD says $WORD"; exec 0<&- ', WORD="hello")
+    said = agent.hear(wire.SetupOutput).data
+    assert said == f'$ echo "$PWD says $WORD"; exec 0<&- \n{home / "work"} says hello\n'.encode()
+
+
+def test_a_setup_that_fails_is_told_with_its_last_lines_and_tried_again(talk: Talking, home: Path) -> None:  # noqa: F811
+    agent = talk()
+    for _ in range(2):
+        ask_for_setup(agent, home, "echo fine", "echo no such package; exit 3", "touch never")
+        problem = agent.hear(wire.Refused).problem
+        assert problem == "setup: `echo no such package; exit 3` exited with 3\n  no such package"
+    assert not (home / "work" / "never").exists()
+
+
+def test_a_stop_ends_a_setup_that_is_under_way(talk: Talking, home: Path) -> None:  # noqa: F811
+    agent = talk()
+    ask_for_setup(agent, home, "echo $$; exec sleep 1000")
+    pid = int(agent.hear(wire.SetupOutput).data.split()[-1])
+    assert is_alive(pid)
+    agent.channel.send(wire.Stop(stacks=False))
+    agent.hear(wire.Bye)
+    await_true(lambda: not is_alive(pid), 5, "the setup's command is gone")
+
+
+def test_two_agents_do_not_set_up_one_host_at_the_same_time(talk: Talking, home: Path) -> None:  # noqa: F811
+    agents = [talk(), talk()]
+    for agent in agents:
+        ask_for_setup(agent, home, "test ! -e busy && touch busy && sleep 0.3 && rm busy && echo x >> trace")
+    ran = sorted(agent.hear(wire.SetUp).ran for agent in agents)
+    assert ran == [False, True] and (home / "work" / "trace").read_text() == "x\n"
+
+
+def test_a_reserved_port_answers_other_agents_until_processes_start(talk: Talking) -> None:  # noqa: F811
+    first, other = talk(), talk()
+    first.channel.send(wire.Reserve(["127.0.0.1", "192.0.2.1"], listen=True))
+    held = first.hear(wire.Reserved).ports
+    assert list(held) == ["127.0.0.1"]
+    other.channel.send(wire.Reach(list(held.items())))
+    assert other.hear(wire.Reached).problems == {"127.0.0.1": None}
+    first.prepare()
+    first.hear(wire.Ready)
+    first.channel.send(wire.Spawn(0, {}, ["true"], False))
+    first.hear(wire.Exited)
+    other.channel.send(wire.Reach(list(held.items())))
+    assert other.hear(wire.Reached).problems == {"127.0.0.1": "Connection refused"}
+
+
+def test_something_else_on_the_port_is_not_taken_for_the_coordinator(talk: Talking) -> None:  # noqa: F811
+    with socket.create_server(("127.0.0.1", 0)) as stranger:
+        agent = talk()
+        agent.channel.send(wire.Reach([("127.0.0.1", stranger.getsockname()[1])]))
+        caller, _ = stranger.accept()
+        with caller:
+            caller.send(b"220 mail.example ESMTP\r\n")
+            assert agent.hear(wire.Reached).problems == {"127.0.0.1": "something else listens there"}
+
+
+def test_a_port_that_never_answers_is_given_up(talk: Talking) -> None:  # noqa: F811
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        agent = talk()
+        agent.channel.send(wire.Reach([("127.0.0.1", silent.getsockname()[1])]))
+        assert agent.hear(wire.Reached).problems == {"127.0.0.1": "no answer within 5 s"}
+
+
+def test_a_name_that_does_not_resolve_is_told(talk: Talking) -> None:  # noqa: F811
+    agent = talk()
+    agent.channel.send(wire.Reach([("no-such-host.invalid", 80)]))
+    (problem,) = agent.hear(wire.Reached).problems.values()
+    assert problem and "ame" in problem  # "Name or service not known", or "Temporary failure in name resolution"
+
+
+def test_a_hosts_addresses_are_those_of_its_interfaces() -> None:
+    found = ports.list_addresses()
+    assert all(not address.startswith("127.") and socket.inet_aton(address) for address in found)
+    for address in found:
+        with socket.socket() as bound:
+            bound.bind((address, 0))
+
+
+def test_looking_at_a_host_does_not_hold_up_its_agent(talk: Talking, tmp_path: Path) -> None:  # noqa: F811
+    """A Python that never answers is looked at aside, while beats go on."""
+    stuck = tmp_path / "python"
+    stuck.write_text("#!/bin/sh\nexec sleep 1000\n")
+    os.chmod(stuck, 0o755)
+    agent = talk()
+    agent.channel.send(wire.Inspect(str(stuck), None, {}, [], thorough=False))
+    beats = 0
+    while not isinstance(event := next_event(agent), wire.Inspected):
+        beats += isinstance(event, wire.Beat)
+    assert beats >= 3 and "problem" in event.found["python"]
+
+
+def next_event(agent: Talk) -> Any:
+    return agent.inbox.get(timeout=20).event
+
+
+def test_an_agent_looks_at_its_host(talk: Talking) -> None:  # noqa: F811
+    agent = talk()
+    agent.channel.send(wire.Inspect(sys.executable, None, {}, [], thorough=True))
+    found = agent.hear(wire.Inspected).found
+    assert found["python"]["packages"]["jax"] and found["time"] > 0
