@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The test cluster, four containers with sshd: docker/cluster.sh image | up | down | clean
+# The test cluster, four containers with sshd: docker/cluster.sh image | up | start | down | clean
 #   CLUSTER=NAME   another one beside it      CONFIGS=FOLDER   where its two cluster files go
 #   BASE=IMAGE     what its image stands on (Debian with Python 3.11)
 set -euo pipefail
@@ -163,6 +163,12 @@ write_cluster_files() {
 
 up() {
     build_image
+    start
+    say "${#hosts[@]} hosts are up; checkpoints that all of them see go to /shared. Next:"
+    echo "    launch --hosts ${configs#"$PWD/"}/docker.yaml --checkpoint-dir /shared/run"
+}
+
+start() {
     make_keys
     quietly "${compose[@]}" up --detach --no-build
     write_ssh_config
@@ -170,8 +176,6 @@ up() {
         await_sshd "$host"
     done
     write_cluster_files
-    say "${#hosts[@]} hosts are up; checkpoints that all of them see go to /shared. Next:"
-    echo "    launch --hosts ${configs#"$PWD/"}/docker.yaml --checkpoint-dir /shared/run"
 }
 
 down() {
@@ -202,6 +206,6 @@ clean() {
 
 case ${1:-} in
     image) check_tools && build_image ;;
-    up | down | clean) check_tools && "$1" ;;
-    *) fail "wanted image, up, down or clean, found '${1:-}'" ;;
+    up | start | down | clean) check_tools && "$1" ;;
+    *) fail "wanted image, up, start, down or clean, found '${1:-}'" ;;
 esac

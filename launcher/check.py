@@ -94,7 +94,7 @@ class Checker:
             unreachable=self._unreachable,
             offsets=self._offsets,
             ports=self._ports,
-            processes=[host.processes for host in self._plan.cluster.hosts],
+            processes=self._processes(),
             coordinator=self._coordinator.place[0] if self._coordinator.place else None,
             syncs=self._plan.cluster.sync is not None,
         )
@@ -175,6 +175,11 @@ class Checker:
         """What the hosts call each other, where that is not a number."""
         inner = [host.internal_address for host in self._plan.cluster.hosts if host.internal_address]
         return [name for name in inner if not is_number(name)]
+
+    def _processes(self) -> list[int]:
+        """For splitting devices evenly; none where the cluster file lists the devices of each process."""
+        cluster = self._plan.cluster
+        return [host.processes for host in cluster.hosts] if cluster.local_devices == "auto" else []
 
     def _settle_ports(self) -> None:
         self._ports |= self._coordinator.problems()

@@ -57,4 +57,4 @@ def _join_numbers(numbers: Sequence[str]) -> str:
 
 def _follows(number: str, before: str) -> bool:
     """10 follows 9 and 09, 010 follows 009 alone: as in a cluster file, the first number of a range sets its width."""
-    return int(number) == int(before) + 1 and (len(number) == len(before) or "0" not in (number[0], before[0]))
+    return int(number) == int(before) + 1 and (len(number) == len(before) or number[0] != "0")

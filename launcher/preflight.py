@@ -6,9 +6,10 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from launcher.checks import CHECKS, Finding, Level, Look, count_things
+from launcher.checks import CHECKS
 from launcher.cluster import Cluster
 from launcher.host_names import drop_domain, join_names, shorten_names
+from launcher.look import Finding, Level, Look, count_things
 
 __all__ = ["Finding", "Look", "draw_table", "judge", "judge_run"]
 
@@ -66,7 +67,7 @@ def _group(hosts: Sequence[str], findings: Sequence[Finding], columns: Sequence[
     alike: Alike = {}
     for host, name in enumerate(hosts):
         found = [worst.get((host, column)) for column in columns]
-        alike.setdefault(tuple(each and (each.level, each.cell) for each in found), []).append(name)
+        alike.setdefault(tuple((each.level, each.cell) if each else None for each in found), []).append(name)
     return alike
 
 

@@ -20,6 +20,9 @@ from launcher.plan import Plan, split_devices
 if TYPE_CHECKING:
     from launcher.tree import Tree
 
+# Checks that mean nothing to a command that is no Python program.
+FOR_PYTHON = ("python", "jax", "jaxlib", "numpy")
+
 
 @dataclass
 class Readiness:
@@ -50,6 +53,7 @@ class Preparation:
         note: Callable[[str], None],
     ) -> None:
         self._plan, self._channels, self._tree = plan, channels, tree
+        self._listing = tree.encode() if tree is not None else b""
         self._env = {**plan.env, **secrets}
         self._tell, self._note = tell, note
         self._coordinator = Coordinator(plan)
@@ -118,7 +122,7 @@ class Preparation:
             return
         assert self._plan.cluster.workdir is not None
         self.readiness.doing[host] = "to look at its code"
-        self._send(host, wire.Sync(self._plan.cluster.workdir, self._tree.encode()))
+        self._send(host, wire.Sync(self._plan.cluster.workdir, self._listing))
 
     def _send_wanted(self, host: int, numbers: list[int]) -> None:
         assert self._tree is not None
@@ -209,6 +213,8 @@ class Preparation:
         cluster = self._plan.cluster
         address = self._coordinator.place[0] if self._coordinator.place else None
         for finding in judge_run(cluster, self._found, self._offsets, address):
+            if self._plan.job.command is not None and finding.check in FOR_PYTHON:
+                continue
             if finding.level == "failure":
                 self.refuse(finding.host, finding.text)
             else:
@@ -248,5 +254,7 @@ def explain_no_agent(why: str, said: str, python: str | None) -> str:
     """What a host without an agent said, in the words of who can mend it."""
     name = python or "python3"
     if re.search(rf"{re.escape(name)}.*(not found|No such file)", said):
-        return f"found no {name} for the agent; install Python 3.9 or newer there, or name one with agent_python\n{said}"
+        return (
+            f"found no {name} for the agent; install Python 3.9 or newer there, or name one with agent_python\n{said}"
+        )
     return f"its agent did not start: {said or why}"

@@ -114,7 +114,7 @@ class DockerCluster:
             self._launchers.pop().remove()
         if self._damaged:
             docker("rm", "--force", *map(self.container, sorted(self._damaged)))
-            self.up()
+            self._run_script("start")
             self._damaged.clear()
 
 

@@ -43,6 +43,13 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def read_proc(pid: int, name: str) -> str:
+    try:
+        return Path(f"/proc/{pid}/{name}").read_text()
+    except OSError:  # it has just ended
+        return ""
+
+
 class Sshd:
     """Lets the user who runs the tests in with `identity`; `lines` are added to its configuration."""
 
@@ -80,7 +87,9 @@ class Sshd:
         return self._process.poll() is None
 
     def _configuration(self) -> list[str]:
+        """The first value of a setting counts, but of MaxStartups the last."""
         return [
+            "MaxStartups 200:100:200",
             *self.lines,
             "ListenAddress 127.0.0.1",
             f"Port {self.port}",
@@ -92,7 +101,6 @@ class Sshd:
             "PasswordAuthentication no",
             "KbdInteractiveAuthentication no",
             "UsePAM no",
-            "MaxStartups 200:100:200",
         ]
 
     def _read(self, listens: threading.Event) -> None:
@@ -119,12 +127,12 @@ class Sshd:
 
     def session_pids(self) -> list[int]:
         """Its children: those that carry the connections, and as root those that do so for the user."""
-        children, new = [], [self._process.pid]
+        found, new = [], [self._process.pid]
         while new:
-            listed = " ".join(Path(f"/proc/{pid}/task/{pid}/children").read_text() for pid in new)
-            new = [int(pid) for pid in listed.split() if "sshd" in Path(f"/proc/{pid}/comm").read_text()]
-            children += new
-        return children
+            children = " ".join(read_proc(pid, f"task/{pid}/children") for pid in new).split()
+            new = [int(pid) for pid in children if "sshd" in read_proc(int(pid), "comm")]
+            found += new
+        return found
 
     def close(self) -> None:
         """The listener first; the sessions it forked end with their connections."""

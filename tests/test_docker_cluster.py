@@ -114,14 +114,13 @@ def test_code_changed_here_is_what_runs_there(
     cluster: DockerCluster, launch: Launch, script: Script, tmp_path: Path
 ) -> None:
     file = cluster.write_file(tmp_path)
-    script("WORD = 'first'", "package/word.py")
-    script("from package.word import WORD\nimport os\nprint(WORD, sorted(os.listdir('package')))")
+    script("from package.word import WORD\nimport glob\nprint(WORD, sorted(glob.glob('package/*.py')))")
     for word, extra in [("first", "package/gone.py"), ("second", "package/new.py")]:
         script(f"WORD = {word!r}", "package/word.py")
         script("", extra)
         code, said = run_to_its_end(launch, "--hosts", file, "script.py")
         assert code == 0, said
-        files = sorted(["word.py", Path(extra).name])
+        files = sorted(["package/word.py", extra])
         assert said.count(f"{word} {files}") == len(HOSTS), said
         (tmp_path / extra).unlink()
 
@@ -254,10 +253,10 @@ head -c 1G /dev/zero > /dev/shm/ballast || true
 """
 
 UNFIT = [
-    ("other jax", OTHER_JAX, 1, ["jax 0.9.1", "0.10.2"]),
+    ("other jax", OTHER_JAX, 2, ["jax 0.9.1", "0.10.2"]),
     ("no Python", "rm $(readlink -f /usr/bin/python3)", 69, ["python3"]),
-    ("full disk", FULL_DISK, 1, ["No space left on device"]),
-    ("other host key", OTHER_KEY, 69, ["key", "SHA256:", "ssh-keygen -R"]),
+    ("full disk", FULL_DISK, 2, ["No space left on device"]),
+    ("other host key", OTHER_KEY, 69, ["key", "SHA256:", "-R 'host-2'"]),
     ("no sshd", "kill -9 $(pidof sshd)", 69, ["sshd"]),
 ]
 

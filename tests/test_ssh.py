@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -244,6 +244,7 @@ def test_closing_gets_past_a_link_that_is_stuck(
     stream = open_stream(sshd.host(), settings, "sh", "-c", "echo $$; exec cat")
     assert read_line(stream)
     sessions = stuck.session_pids()
+    assert sessions
     problems: list[str] = []
     for pid in sessions:
         os.kill(pid, signal.SIGSTOP)
@@ -585,7 +586,7 @@ def test_nonsense_in_the_handshake_prints_no_traceback(
 
 def test_dropped_connections_are_tried_again(start_sshd: StartSshd) -> None:
     sshd = start_sshd("MaxStartups 2:100:2")
-    streams = open_ssh_streams([sshd.host()] * 12, sshd.settings(), [["echo", "in"]] * 12)
+    streams = open_ssh_streams([sshd.host()] * 12, sshd.settings(connect_timeout=60), [["echo", "in"]] * 12)
     assert [read_all(stream) for stream in streams] == [b"in\n"] * 12
     for stream in streams:
         stream.close()
@@ -642,9 +643,13 @@ print(time.time())
     assert time.time() - float(ended.stdout) < 3
 
 
-def test_many_streams_at_once(sshd: Sshd) -> None:
-    commands: Sequence[Sequence[str]] = [["echo", str(number)] for number in range(32)]
-    streams = open_ssh_streams([sshd.host()] * 32, sshd.settings(), commands)
+def test_many_streams_at_once_keep_to_their_own_settings(sshd: Sshd, tmp_path: Path) -> None:
+    """fabric's settings are shared by all threads, and must not be written to."""
+    config = tmp_path / "config"
+    config.write_text(f"Host 127.*\n  IdentityFile {sshd.identity}\nHost *\n  IdentityFile {tmp_path}/missing\n")
+    settings = sshd.settings(config=str(config), identity_files=())
+    commands = [["echo", str(number)] for number in range(32)]
+    streams = open_ssh_streams([sshd.host()] * 32, settings, commands)
     assert [read_all(stream) for stream in streams] == [f"{number}\n".encode() for number in range(32)]
     for stream in streams:
         stream.close()

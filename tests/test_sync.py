@@ -140,15 +140,37 @@ def test_only_what_changed_travels(source: Path, workdir: Path) -> None:
     assert bring(read_tree(source), workdir) == ([], 0, 0)
 
 
-def test_an_unchanged_file_is_not_read_again(source: Path, workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def examined(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """The names of the files that a look had to read."""
+    names: list[bytes] = []
+    examine = sync_look.examine
+    monkeypatch.setattr(sync_look, "examine", lambda name, *rest: (names.append(name), examine(name, *rest))[1])
+    return names
+
+
+def test_an_unchanged_file_is_not_read_again(source: Path, workdir: Path, examined: list[bytes]) -> None:
     write(source, "a.py", "b.py")
     bring(read_tree(source), workdir)
     (workdir / "b.py").write_text("z")
-    tree, read = read_tree(source), []
-    examine = sync_look.examine
-    monkeypatch.setattr(sync_look, "examine", lambda name, *rest: (read.append(name), examine(name, *rest))[1])
-    assert bring(tree, workdir)[0] == ["b.py"]
-    assert read == [b"b.py"]
+    assert bring(read_tree(source), workdir)[0] == ["b.py"]
+    assert examined == [b"b.py"]
+
+
+def test_a_file_the_host_changed_a_moment_ago_is_read_again(
+    source: Path, workdir: Path, examined: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may change once more within the same tick of the file system's clock."""
+    write(source, "a.py")
+    write(workdir, "a.py")
+    for _ in range(2):
+        bring(read_tree(source), workdir)
+    assert examined == [b"a.py"] * 2
+    now = time.time_ns()
+    monkeypatch.setattr(time, "time_ns", lambda: now + 10**10)
+    for _ in range(2):
+        bring(read_tree(source), workdir)
+    assert examined == [b"a.py"] * 3
 
 
 @pytest.mark.parametrize("change", ["content", "mode", "link", "gone"])

@@ -56,8 +56,6 @@ def inspect(
     names: Sequence[str] = (),
 ) -> Dict[str, Any]:
     """Every fact but the time is found in a thread of its own; one that cannot be had is a `problem`."""
-    from launcher.agent.code_hash import read_code
-
     seen, root = {**os.environ, **env}, root.rstrip("/")
     steps: Dict[str, Callable[[], Any]] = {
         "python": lambda: ask_python(python, seen),
@@ -76,6 +74,8 @@ def inspect(
         place = os.path.expanduser(workdir)
         steps["workdir"] = lambda: measure_disk(place)
         if thorough:
+            from launcher.agent.code_hash import read_code
+
             steps["code"] = lambda: read_code(place)
     if thorough:
         steps["shared_memory"] = lambda: measure_disk(f"{root}/dev/shm")

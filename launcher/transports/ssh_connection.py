@@ -151,11 +151,18 @@ class Network:
                 connection, pause = self._prepare(hop), min(2 * pause, LONGEST_PAUSE)
 
     def _prepare(self, hop: Hop) -> Any:
-        """Not connected yet. What is given here fabric does not look up in config files, where it may trip over it."""
+        """Not connected yet. What is given here fabric does not look up in config files, where it may trip over it;
+        and without connect_kwargs it would write into the config, which many connections share."""
         try:
             config = self._configs.make(hop.user, hop.port, hop.jump)
-            patience = math.ceil(self._settings.connect_timeout)
-            return Connection(hop.name, config=config, gateway=False, forward_agent=False, connect_timeout=patience)
+            return Connection(
+                hop.name,
+                config=config,
+                gateway=False,
+                forward_agent=False,
+                connect_timeout=math.ceil(self._settings.connect_timeout),
+                connect_kwargs={},
+            )
         except ValueError as error:
             raise Unreachable(f"the ssh config has a value for {hop.name} that makes no sense: {error}") from None
 
@@ -192,11 +199,13 @@ class Network:
         chain = tuple(part.strip() for part in jumps.split(","))
         if jumps.lower() == "none":
             return connection.ssh_config.get("proxycommand")
-        if parse_hop(chain[-1], None).name in (hop.name, connection.host):
+        nearest = self._prepare(parse_hop(chain[-1], None))
+        if (nearest.host, nearest.port) == (connection.host, connection.port):
             return None  # a `Host *` section makes a jump host its own jump host
-        if hop.name in behind:
-            raise Unreachable(f"its jump hosts lead in a circle: {' behind '.join((*behind, hop.name))}")
-        return self._share_jump(chain, (*behind, hop.name))
+        behind = (*behind, place(connection))
+        if behind[-1] in behind[:-1]:
+            raise Unreachable(f"its jump hosts lead in a circle: {' behind '.join(behind)}")
+        return self._share_jump(chain, behind)
 
     def _share_jump(self, chain: tuple[str, ...], behind: tuple[str, ...]) -> Any:
         with self._lock:
@@ -229,9 +238,9 @@ def open_link(connection: Any, gateway: Any, deadline: Deadline, cable: Cable) -
     family = connection.ssh_config.get("addressfamily", "any").lower()
     try:
         return connect_tcp(connection.host, connection.port, family, deadline, cable)
-    except socket.gaierror as error:
+    except (socket.gaierror, UnicodeError) as error:
         raise Unreachable(
-            f"the name {connection.host} does not resolve ({error.strerror}); "
+            f"the name {connection.host} does not resolve ({say(error)}); "
             "mend the address in the cluster file, or give it a HostName in the ssh config"
         ) from None
     except ConnectionRefusedError:

@@ -1,0 +1,157 @@
+"""Wall time from the command to all agents ready over SSH, beside plain ssh and pdsh, and the launcher's memory a host.
+
+All hosts are one local sshd under many names. Each round starts every contender once, in turn, so that a noisy machine
+treats them alike; a contender's number is the median over the rounds of its time divided by that of `ssh HOST true`,
+all at once, in the same round. Agents, guardians and sshd's own work share this machine's processors with the launcher.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+BIN = Path(sys.executable).parent
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+
+from sshd import Sshd  # noqa: E402
+
+PATIENCE = 300
+# What an agent's host has to do at the least: log in, start Python.
+PYTHON = ["python3", "-I", "-S", "-c", "pass"]
+
+
+def write_ssh_config(folder: Path, sshd: Sshd) -> Path:
+    sshd.known_hosts.write_text(sshd.known_line("every-host"))
+    settings = {
+        "HostName": "127.0.0.1",
+        "HostKeyAlias": "every-host",
+        "Port": sshd.port,
+        "IdentityFile": sshd.identity,
+        "IdentitiesOnly": "yes",
+        "UserKnownHostsFile": sshd.known_hosts,
+        "BatchMode": "yes",
+    }
+    config = folder / "ssh_config"
+    config.write_text("Host host-*\n" + "".join(f"  {key} {value}\n" for key, value in settings.items()))
+    return config
+
+
+def time_launch(folder: Path, config: Path, count: int) -> tuple[float, int]:
+    """Seconds until the last agent said hello, and the launcher's memory then, in bytes."""
+    hosts = folder / f"{count}.yaml"
+    hosts.write_text(f'hosts: ["host-[0-{count - 1}]"]\nssh: {{config: {config}}}\nworkdir: {folder}\n')
+    command = [str(BIN / "launch"), "--hosts", str(hosts), "--runs", str(folder / "runs"), "--json", "--", "true"]
+    with (folder / "stderr").open("wb") as stderr:
+        began = time.monotonic()
+        launcher = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr)
+    assert launcher.stdout is not None
+    waiting = count
+    with launcher.stdout as events:
+        while waiting and (line := events.readline()):
+            waiting -= json.loads(line)["event"] == "host connected"
+        seconds, memory = time.monotonic() - began, 0 if waiting else read_memory(launcher.pid)
+        launcher.send_signal(signal.SIGINT)
+        events.read()
+    launcher.wait(PATIENCE)
+    if waiting:
+        raise SystemExit(f"launch: {waiting} of {count} hosts were not connected\n{(folder / 'stderr').read_text()}")
+    return seconds, memory
+
+
+def read_memory(pid: int) -> int:
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def time_ssh(config: Path, count: int, command: list[str]) -> float:
+    began = time.monotonic()
+    sessions = [subprocess.Popen(["ssh", "-F", str(config), f"host-{k}", *command]) for k in range(count)]
+    codes = [session.wait(PATIENCE) for session in sessions]
+    if any(codes):
+        raise SystemExit(f"ssh: {count - codes.count(0)} of {count} sessions failed")
+    return time.monotonic() - began
+
+
+def time_pdsh(config: Path, count: int) -> float:
+    env = {**os.environ, "PDSH_SSH_ARGS_APPEND": f"-F {config}"}
+    began = time.monotonic()
+    names = f"host-[0-{count - 1}]"
+    subprocess.run(
+        ["pdsh", "-R", "ssh", "-S", "-f", str(count), "-w", names, "true"], env=env, check=True, timeout=PATIENCE
+    )
+    return time.monotonic() - began
+
+
+def contenders(folder: Path, config: Path, count: int, memory: list[int]) -> dict[str, Callable[[], float]]:
+    def launch() -> float:
+        seconds, used = time_launch(folder, config, count)
+        memory.append(used)
+        return seconds
+
+    found: dict[str, Callable[[], float]] = {
+        "ssh true": lambda: time_ssh(config, count, ["true"]),
+        "ssh python3": lambda: time_ssh(config, count, PYTHON),
+        "launch": launch,
+    }
+    if shutil.which("pdsh"):
+        found["pdsh true"] = lambda: time_pdsh(config, count)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--hosts", type=int, nargs="+", default=[1, 4, 16, 64])
+    parser.add_argument("--json", type=Path, help="also write all times to this file")
+    options = parser.parse_args()
+    everything: dict[int, dict[str, list[float]]] = {count: {} for count in options.hosts}
+    memory: dict[int, list[int]] = {count: [] for count in options.hosts}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        sshd = Sshd(folder / "sshd", "MaxStartups 1000:100:1000")
+        try:
+            config = write_ssh_config(folder, sshd)
+            for turn in range(options.rounds + 1):
+                for count in options.hosts:
+                    for contender, measure in contenders(folder, config, count, memory[count]).items():
+                        seconds = measure()
+                        if turn:  # the first round only fills the caches
+                            everything[count].setdefault(contender, []).append(seconds)
+        finally:
+            sshd.close()
+    for count, times in everything.items():
+        report(count, times)
+    report_memory(memory)
+    if options.json:
+        options.json.write_text(json.dumps({"seconds": everything, "memory": memory}, indent=1))
+
+
+def report(count: int, times: dict[str, list[float]]) -> None:
+    base = times["ssh true"]
+    print(f"{count} hosts, {len(base)} rounds: seconds and ratio to ssh true (median, least, most)")
+    for contender, seconds in times.items():
+        ratios = [mine / plain for mine, plain in zip(seconds, base, strict=True)]
+        middle = f"{statistics.median(seconds):6.2f} s   {statistics.median(ratios):.2f}"
+        print(f"  {contender:<14} {middle}   {min(ratios):.2f} to {max(ratios):.2f}")
+
+
+def report_memory(memory: dict[int, list[int]]) -> None:
+    middle = {count: statistics.median(values) / (1 << 20) for count, values in memory.items()}
+    least, most = min(middle), max(middle)
+    print("the launcher's memory: " + ", ".join(f"{value:.1f} MiB with {count}" for count, value in middle.items()))
+    if most > least:
+        print(f"  that is {(middle[most] - middle[least]) / (most - least):.2f} MiB a host")
+
+
+if __name__ == "__main__":
+    main()
