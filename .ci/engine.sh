@@ -21,15 +21,16 @@ install_tools() {
         echo "ci: missing ${missing[*]}, and only root may install them; the tests that need them are skipped"
         return 0
     fi
-    local policy=/usr/sbin/policy-rc.d written=
+    local policy=/usr/sbin/policy-rc.d written= status=0
     if [[ ! -e $policy ]]; then
         printf '#!/bin/sh\nexit 101\n' > "$policy"
         chmod +x "$policy"
         written=$policy
     fi
-    apt-get update -qq
-    DEBIAN_FRONTEND=noninteractive apt-get install -qq --yes --no-install-recommends "${missing[@]}" > /dev/null
+    export DEBIAN_FRONTEND=noninteractive
+    { apt-get update -qq && apt-get install -qq --yes --no-install-recommends "${missing[@]}" > /dev/null; } || status=$?
     [[ -z $written ]] || rm -f "$written"
+    return "$status"
 }
 
 engine_answers() {
@@ -66,10 +67,13 @@ mount_cgroups() {
 
 stop_engine() {
     [[ -n $engine_pid ]] || return 0
+    local mounted deadline=$((SECONDS + 60))
     kill "$engine_pid" 2> /dev/null || true
-    wait "$engine_pid" 2> /dev/null || true
-    local mounted
-    awk -v under="$engine_folder/" 'index($2, under) == 1 { print $2 }' /proc/mounts | sort -r | while read -r mounted; do
+    while kill -0 "$engine_pid" 2> /dev/null; do
+        ((SECONDS < deadline)) || kill -9 "$engine_pid" || true
+        sleep 0.1
+    done
+    for mounted in $(awk -v under="$engine_folder/" 'index($2, under) == 1 { print $2 }' /proc/mounts | sort -r); do
         umount "$mounted" || true
     done
     [[ -z $engine_cgroups ]] || umount "$engine_cgroups" || true

@@ -2,7 +2,8 @@
 
 All hosts are one local sshd under many names. Each round starts every contender once, in turn, so that a noisy machine
 treats them alike; a contender's number is the median over the rounds of its time divided by that of `ssh HOST true`,
-all at once, in the same round. Agents, guardians and sshd's own work share this machine's processors with the launcher.
+all at once, in the same round. What real hosts would do at the same time, each for itself, the local sshd's sessions do
+on this machine's few processors; so processor time is counted as well, here and on the hosts' side.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import shutil
 import signal
 import statistics
@@ -19,6 +21,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 BIN = Path(sys.executable).parent
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
@@ -27,7 +30,7 @@ from sshd import Sshd  # noqa: E402
 
 PATIENCE = 300
 # What an agent's host has to do at the least: log in, start Python.
-PYTHON = ["python3", "-I", "-S", "-c", "pass"]
+PYTHON = [sys.executable, "-I", "-S", "-c", "pass"]
 
 
 def write_ssh_config(folder: Path, sshd: Sshd) -> Path:
@@ -49,7 +52,8 @@ def write_ssh_config(folder: Path, sshd: Sshd) -> Path:
 def time_launch(folder: Path, config: Path, count: int) -> tuple[float, int]:
     """Seconds until the last agent said hello, and the launcher's memory then, in bytes."""
     hosts = folder / f"{count}.yaml"
-    hosts.write_text(f'hosts: ["host-[0-{count - 1}]"]\nssh: {{config: {config}}}\nworkdir: {folder}\n')
+    settings = {"ssh": {"config": str(config)}, "workdir": str(folder), "agent_python": sys.executable}
+    hosts.write_text(json.dumps({"hosts": [f"host-[0-{count - 1}]"], **settings}))  # JSON is YAML
     command = [str(BIN / "launch"), "--hosts", str(hosts), "--runs", str(folder / "runs"), "--json", "--", "true"]
     with (folder / "stderr").open("wb") as stderr:
         began = time.monotonic()
@@ -100,12 +104,38 @@ def contenders(folder: Path, config: Path, count: int, memory: list[int]) -> dic
 
     found: dict[str, Callable[[], float]] = {
         "ssh true": lambda: time_ssh(config, count, ["true"]),
-        "ssh python3": lambda: time_ssh(config, count, PYTHON),
+        "ssh python": lambda: time_ssh(config, count, PYTHON),
         "launch": launch,
     }
     if shutil.which("pdsh"):
         found["pdsh true"] = lambda: time_pdsh(config, count)
     return found
+
+
+class Cost(NamedTuple):
+    """Seconds on the clock, and of processor time: of the command, and of what it set going on the hosts."""
+
+    wall: float
+    here: float
+    there: float
+
+
+def measure(contender: Callable[[], float], sshd: Sshd) -> Cost:
+    here, there = count_cpu_here(), count_cpu_there(sshd)
+    wall = contender()
+    while sshd.session_pids():  # only what has ended is counted
+        time.sleep(0.05)
+    return Cost(wall, count_cpu_here() - here, count_cpu_there(sshd) - there)
+
+
+def count_cpu_here() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def count_cpu_there(sshd: Sshd) -> float:
+    fields = Path(f"/proc/{sshd.pid}/stat").read_text().rpartition(")")[2].split()
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
 
 
 def main() -> None:
@@ -114,35 +144,40 @@ def main() -> None:
     parser.add_argument("--hosts", type=int, nargs="+", default=[1, 4, 16, 64])
     parser.add_argument("--json", type=Path, help="also write all times to this file")
     options = parser.parse_args()
-    everything: dict[int, dict[str, list[float]]] = {count: {} for count in options.hosts}
+    costs: dict[int, dict[str, list[Cost]]] = {count: {} for count in options.hosts}
     memory: dict[int, list[int]] = {count: [] for count in options.hosts}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        sshd = Sshd(folder / "sshd", "MaxStartups 1000:100:1000")
+        # Without a home nothing of the user's shell start-up is measured.
+        sshd = Sshd(folder / "sshd", "MaxStartups 1000:100:1000", f"SetEnv HOME={folder}")
         try:
             config = write_ssh_config(folder, sshd)
             for turn in range(options.rounds + 1):
                 for count in options.hosts:
-                    for contender, measure in contenders(folder, config, count, memory[count]).items():
-                        seconds = measure()
+                    for contender, begin in contenders(folder, config, count, memory[count]).items():
+                        cost = measure(begin, sshd)
                         if turn:  # the first round only fills the caches
-                            everything[count].setdefault(contender, []).append(seconds)
+                            costs[count].setdefault(contender, []).append(cost)
         finally:
             sshd.close()
-    for count, times in everything.items():
-        report(count, times)
+    for count, found in costs.items():
+        report(count, found)
     report_memory(memory)
     if options.json:
-        options.json.write_text(json.dumps({"seconds": everything, "memory": memory}, indent=1))
+        options.json.write_text(json.dumps({"costs": costs, "memory": memory}, indent=1))
 
 
-def report(count: int, times: dict[str, list[float]]) -> None:
-    base = times["ssh true"]
-    print(f"{count} hosts, {len(base)} rounds: seconds and ratio to ssh true (median, least, most)")
-    for contender, seconds in times.items():
-        ratios = [mine / plain for mine, plain in zip(seconds, base, strict=True)]
-        middle = f"{statistics.median(seconds):6.2f} s   {statistics.median(ratios):.2f}"
-        print(f"  {contender:<14} {middle}   {min(ratios):.2f} to {max(ratios):.2f}")
+def report(count: int, costs: dict[str, list[Cost]]) -> None:
+    base = costs["ssh true"]
+    print(f"{count} hosts, {len(base)} rounds: seconds and ratio to ssh true (median, least, most), CPU a host")
+    for contender, found in costs.items():
+        ratios = [mine.wall / plain.wall for mine, plain in zip(found, base, strict=True)]
+        middle = f"{statistics.median(cost.wall for cost in found):6.2f} s   {statistics.median(ratios):.2f}"
+        here, there = (
+            1000 * statistics.median(getattr(cost, side) for cost in found) / count for side in ("here", "there")
+        )
+        spread = f"{min(ratios):.2f} to {max(ratios):.2f}"
+        print(f"  {contender:<12} {middle}   {spread}   {here:4.0f} ms here, {there:4.0f} ms there")
 
 
 def report_memory(memory: dict[int, list[int]]) -> None:

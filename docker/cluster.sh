@@ -1,7 +1,13 @@
 #!/usr/bin/env bash
-# The test cluster, four containers with sshd: docker/cluster.sh image | up | start | down | clean
-#   CLUSTER=NAME   another one beside it      CONFIGS=FOLDER   where its two cluster files go
-#   BASE=IMAGE     what its image stands on (Debian with Python 3.11)
+# The test cluster, four containers with sshd: docker/cluster.sh COMMAND
+#   image   build the hosts' image, if it is not up to date
+#   up      image, then start
+#   start   keys, containers, cluster files; mends a cluster that is damaged
+#   stop    remove all that start made
+#   down    stop, then remove the image
+#   clean   down, then remove what the image is built from
+# CLUSTER=NAME is another one beside it, CONFIGS=FOLDER where its two cluster files go,
+# BASE=IMAGE what the image stands on: Debian with Python 3.11.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 repo=$(dirname "$here")
@@ -40,7 +46,8 @@ limit() {
 }
 
 check_tools() {
-    command -v docker > /dev/null || fail "found no docker; install Docker (on Debian: apt install docker.io docker-compose)"
+    command -v docker > /dev/null || fail \
+        "found no docker; install Docker (on Debian: apt install docker.io docker-compose)"
     local answer
     answer=$(limit 20 docker version --format '{{.Server.Version}}' 2>&1) || fail \
         "no Docker engine answers: ${answer##*$'\n'}" \
@@ -164,8 +171,11 @@ write_cluster_files() {
 up() {
     build_image
     start
+    local launch
+    launch=$(dirname "$python")/launch
+    [[ -x $launch ]] || launch=launch
     say "${#hosts[@]} hosts are up; checkpoints that all of them see go to /shared. Next:"
-    echo "    launch --hosts ${configs#"$PWD/"}/docker.yaml --checkpoint-dir /shared/run"
+    echo "    $launch --hosts ${configs#"$PWD/"}/docker.yaml --checkpoint-dir /shared/run"
 }
 
 start() {
@@ -178,22 +188,22 @@ start() {
     write_cluster_files
 }
 
-down() {
+stop() {
     quietly "${compose[@]}" down --volumes --remove-orphans
     rm -rf "$FOLDER" "$configs/docker.yaml" "$configs/docker-exec.yaml"
     rmdir "$here/.cluster" 2> /dev/null || true
     say "containers, network, volume, keys and cluster files are gone"
-    remove_image
 }
 
 # Another cluster may still use the image.
-remove_image() {
+down() {
+    stop
     if [[ -n $(docker ps --all --quiet --filter "ancestor=$image") ]]; then
         say "the image $image stays: another cluster uses it"
         return
     fi
     docker image rm "$image" > /dev/null 2>&1 || true
-    docker image prune --force --filter label=hostmesh.stage > /dev/null
+    docker image prune --force --filter label=hostmesh.part > /dev/null
     say "the image $image is gone; its base and wheels stay for the next one (make cluster-clean removes them)"
 }
 
@@ -206,6 +216,6 @@ clean() {
 
 case ${1:-} in
     image) check_tools && build_image ;;
-    up | start | down | clean) check_tools && "$1" ;;
-    *) fail "wanted image, up, start, down or clean, found '${1:-}'" ;;
+    up | start | stop | down | clean) check_tools && "$1" ;;
+    *) fail "wanted image, up, start, stop, down or clean, found '${1:-}'" ;;
 esac

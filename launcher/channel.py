@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from launcher import wire
 from launcher.errors import Unreachable
+from launcher.transports import CLOSE_PATIENCE
 
 BEATS_PER_LEASE = 5
 UNHANDLED = 64
@@ -29,7 +30,7 @@ class Stream(Protocol):
 
     def read_errors(self) -> bytes: ...
     def write(self, data: bytes) -> None: ...
-    def close(self) -> None: ...
+    def close(self, patience: float = CLOSE_PATIENCE) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class Ended:
 class Channel:
     def __init__(self, host: int, stream: Stream, package: bytes, lease: float, inbox: queue.SimpleQueue[Any]) -> None:
         self.host = host
-        self.silence = 0.0
+        self.chunks = 0  # how often something came
         self._stream = stream
         self._beat_every = lease / BEATS_PER_LEASE
         self._inbox = inbox
@@ -86,9 +87,10 @@ class Channel:
         if isinstance(event, BOUNDED):
             self._room.release()
 
-    def close(self) -> None:
+    def close(self, patience: float = CLOSE_PATIENCE) -> None:
+        """`patience` is how long the agent is given to wind up."""
         self._outbox.put(None)
-        self._stream.close()
+        self._stream.close(patience)
 
     def _write(self) -> None:
         try:
@@ -110,7 +112,7 @@ class Channel:
         problem = ""
         try:
             while data := self._stream.read():
-                self.silence = 0.0
+                self.chunks += 1
                 for event in decoder.feed(data):
                     if isinstance(event, BOUNDED):
                         self._room.acquire()

@@ -17,12 +17,11 @@ class Rule(NamedTuple):
     regex: re.Pattern[str]
     ignores: bool
     folders_only: bool
-    by_name: bool
 
-    def matches(self, path: str, name: str, is_folder: bool) -> bool:
+    def matches(self, path: str, is_folder: bool) -> bool:
         if self.folders_only and not is_folder:
             return False
-        match = self.regex.search(name if self.by_name else path)
+        match = self.regex.search(path)
         # The library's one group takes part when a folder above matched; git asks about the path itself.
         return match is not None and match.lastindex is None
 
@@ -36,8 +35,7 @@ class Rules(NamedTuple):
     def judge(self, path: str, is_folder: bool) -> bool | None:
         """Whether the path is ignored; None when no rule speaks of it."""
         below = path[len(self.base) :].replace("\n", LINE_BREAK)
-        name = below.rpartition("/")[2]
-        return next((rule.ignores for rule in self.rules if rule.matches(below, name, is_folder)), None)
+        return next((rule.ignores for rule in self.rules if rule.matches(below, is_folder)), None)
 
 
 def is_ignored(path: str, is_folder: bool, layers: Iterable[Rules]) -> bool:
@@ -67,7 +65,6 @@ def parse_rule(line: str) -> Rule | None:
     line = trim(line)
     folders_only = line.endswith("/")
     body = line.removesuffix("/")
-    by_name = "/" not in body
     if body in ("", "!") or line.startswith("#"):
         return None
     from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
@@ -80,7 +77,7 @@ def parse_rule(line: str) -> Rule | None:
         return None
     if pattern.regex is None or pattern.include is None:
         return None
-    return Rule(pattern.regex, pattern.include, folders_only, by_name)
+    return Rule(pattern.regex, pattern.include, folders_only)
 
 
 def trim(line: str) -> str:

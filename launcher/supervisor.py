@@ -21,6 +21,7 @@ from launcher.preparation import Preparation, Readiness, explain_no_agent
 from launcher.redact import redact_json, redact_text
 from launcher.run import Run, write_aside
 from launcher.screen import Screen
+from launcher.transports import CLOSE_PATIENCE
 from launcher.verdict import Failure, Verdict, crashed_alike
 from worker.identity import EXIT_PREEMPTED
 
@@ -33,6 +34,7 @@ WIND_UP_PATIENCE = 6.0
 HINT_EVERY = 10.0
 CONNECT_PATIENCE = 30.0
 REFUSED_PATIENCE = 10.0
+LOST_PATIENCE = 0.5
 # Agents beat once a second.
 QUIET = 3.0
 
@@ -42,6 +44,18 @@ class Interrupt:
     """The user or the system asked the launcher to stop."""
 
     number: int
+
+
+@dataclass
+class Silence:
+    """How long nothing has come from a host: only the supervisor's own waiting counts."""
+
+    seconds: float = 0.0
+    chunks: int = 0
+
+    def count(self, chunks: int, seconds: float) -> None:
+        self.seconds = self.seconds + seconds if chunks == self.chunks else 0.0
+        self.chunks = chunks
 
 
 @dataclass
@@ -195,7 +209,9 @@ class Supervisor:
         hosts = tuple(host.address for host in plan.cluster.hosts)
         self.state = State(hosts, len(plan.processes), f"{run.logs}/", self.preparation.readiness)
         self.asked_to_stop = self.stopping = False
+        self.silences = [Silence() for _ in hosts]
         self.gone: set[int] = set()
+        self.lost: set[int] = set()
         self.began = self.hinted = time.monotonic()
 
     def run(self) -> Verdict:
@@ -280,11 +296,12 @@ class Supervisor:
         """A transport that is still connecting has a limit of its own."""
         greeted = self.state.readiness.greeted
         for number, channel in self.channels.items():
-            channel.silence += seconds if channel.is_open else 0.0
+            if channel.is_open:
+                self.silences[number].count(channel.chunks, seconds)
             patience = self.plan.cluster.lease if number in greeted else CONNECT_PATIENCE
-            if number not in self.gone and channel.silence > patience:
+            if number not in self.gone and self.silences[number].seconds > patience:
                 self._lose(number, f"has been silent for {patience:g} s", "")
-        self.state.quiet = any(self.channels[number].silence > QUIET for number in greeted - self.gone)
+        self.state.quiet = any(self.silences[number].seconds > QUIET for number in greeted - self.gone)
 
     def _note_interrupt(self, number: int) -> None:
         if number == signal.SIGTSTP:
@@ -314,6 +331,7 @@ class Supervisor:
             self._give_up(host, explain_no_agent(why, said, self.plan.cluster.agent_python))
             return
         self.gone.add(host)
+        self.lost.add(host)
         address = self.state.hosts[host]
         self.state.lost.append(verdicts.host_lost(address, why, said, self.state.logs))
         self.events.add("host lost", host=address, why=why)
@@ -321,6 +339,7 @@ class Supervisor:
     def _give_up(self, host: int, problem: str) -> None:
         """It never had an agent."""
         self.gone.add(host)
+        self.lost.add(host)
         self.preparation.lose(host, problem)
         self.events.add("host unreachable", host=self.state.hosts[host], problem=problem)
 
@@ -453,7 +472,8 @@ class Supervisor:
             channel.send(wire.Signal(signal.SIGTERM))
 
     def _living(self) -> list[Channel]:
-        return [channel for number, channel in self.channels.items() if number not in self.gone]
+        """Of hosts that have an agent; the others hear of the end when their streams are closed."""
+        return [self.channels[number] for number in sorted(self.state.readiness.greeted - self.gone)]
 
     def _wind_up(self, verdict: Verdict) -> Verdict:
         """Stop every host and take in what is still on its way; who else failed only becomes known now."""
@@ -477,7 +497,10 @@ class Supervisor:
         return verdict
 
     def _close_all(self) -> None:
-        closers = [threading.Thread(target=channel.close, daemon=True) for channel in self.channels.values()]
+        closers = [
+            threading.Thread(target=channel.close, args=(self._patience_with(number),), daemon=True)
+            for number, channel in self.channels.items()
+        ]
         for closer in closers:
             closer.start()
         for closer in closers:
@@ -485,6 +508,9 @@ class Supervisor:
         for log in (*self.logs.values(), *self.setup_logs.values()):
             log.close()
         self.screen.wake()
+
+    def _patience_with(self, host: int) -> float:
+        return LOST_PATIENCE if host in self.lost else CLOSE_PATIENCE
 
 
 def last_whole_lines(tail: bytes) -> str:

@@ -30,8 +30,9 @@ class DockerCluster:
     def up(self) -> None:
         self._run_script("up")
 
-    def down(self) -> None:
-        self._run_script("down")
+    def stop(self) -> None:
+        """The image stays: building it takes a minute."""
+        self._run_script("stop")
 
     def _run_script(self, what: str) -> None:
         env = {**os.environ, "CLUSTER": self.name, "CONFIGS": str(self._configs), "PYTHON": sys.executable}
@@ -133,7 +134,19 @@ class LauncherMachine:
     def start(self, keys: Path) -> None:
         mounts = [f"{REPO}:/repo:ro", f"{keys}:/keys:ro", f"{self.folder}:/work"]
         volumes = [part for mount in mounts for part in ("--volume", mount)]
-        docker("run", "--detach", "--init", "--name", self.name, "--network", self.network, *volumes, IMAGE, "sleep", "infinity")
+        docker(
+            "run",
+            "--detach",
+            "--init",
+            "--name",
+            self.name,
+            "--network",
+            self.network,
+            *volumes,
+            IMAGE,
+            "sleep",
+            "infinity",
+        )
         docker("exec", "--detach", self.name, "sh", "-c", self.LAUNCH)
 
     def read(self, what: str) -> str:
@@ -177,7 +190,7 @@ def start_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DockerCl
         cluster.up()
         yield cluster
     finally:
-        cluster.down()
+        cluster.stop()
 
 
 @pytest.fixture(name="cluster")

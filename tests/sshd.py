@@ -86,6 +86,10 @@ class Sshd:
         listens.wait(START_PATIENCE)
         return self._process.poll() is None
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def _configuration(self) -> list[str]:
         """The first value of a setting counts, but of MaxStartups the last."""
         return [
@@ -127,7 +131,7 @@ class Sshd:
 
     def session_pids(self) -> list[int]:
         """Its children: those that carry the connections, and as root those that do so for the user."""
-        found, new = [], [self._process.pid]
+        found, new = [], [self.pid]
         while new:
             children = " ".join(read_proc(pid, f"task/{pid}/children") for pid in new).split()
             new = [int(pid) for pid in children if "sshd" in read_proc(int(pid), "comm")]

@@ -7,13 +7,13 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import REPO, Launch, LiveRun, Script, Start, await_true
-from docker_cluster import HOSTS, DockerCluster, docker, lend_cluster, start_cluster  # noqa: F401
+from docker_cluster import HOSTS, DockerCluster, lend_cluster, start_cluster  # noqa: F401
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(300)]
 
@@ -45,8 +45,8 @@ Begin = Callable[..., LiveRun]
 def begin(cluster: DockerCluster, start: Start, script: Script, tmp_path: Path) -> Begin:
     """Start a script on all hosts and wait until it is up there."""
 
-    def run(text: str, **changes: Any) -> LiveRun:
-        live = start("--hosts", cluster.write_file(tmp_path, **changes), script(text))
+    def run(text: str, transport: str = "ssh", secrets: Sequence[str] = ()) -> LiveRun:
+        live = start("--hosts", cluster.write_file(tmp_path, transport, secrets=list(secrets)), script(text))
         await_true(lambda: live.stderr.count("] up") == len(HOSTS), 90, "processes on all hosts")
         assert set(cluster.left_of(live.id)) == set(HOSTS)
         return live
@@ -125,35 +125,46 @@ def test_code_changed_here_is_what_runs_there(
         (tmp_path / extra).unlink()
 
 
+# A login shell that writes down what sshd has it run, which is gone too soon to be seen in /proc.
+RECORD = """
+printf '#!/bin/sh\\necho "$@" >> /recorded\\nexec /bin/bash "$@"\\n' > /bin/recorder
+chmod 755 /bin/recorder
+install -m 666 /dev/null /recorded
+usermod --shell /bin/recorder trainer
+"""
+
+
+@pytest.mark.parametrize("transport", ["ssh", "docker"])
 def test_no_secret_is_in_an_argument_a_log_an_event_or_a_plan(
-    cluster: DockerCluster, begin: Begin, monkeypatch: pytest.MonkeyPatch
+    cluster: DockerCluster, begin: Begin, monkeypatch: pytest.MonkeyPatch, transport: str
 ) -> None:
     secret = "correct-horse-battery-staple"
     monkeypatch.setenv("API_TOKEN", secret)
-    with sampled_arguments(cluster) as arguments:
-        tells = f"import os, sys\nassert os.environ['API_TOKEN'].startswith('correct')\nprint(os.environ)\n{STUBBORN}"
-        run = begin(tells, secrets=["API_TOKEN"])
+    for host in HOSTS:
+        cluster.break_with(host, RECORD)
+    with ArgumentWatch(cluster) as arguments:
+        run = begin(f"import os\nprint(os.environ['API_TOKEN'], os.environ)\n{STUBBORN}", transport, ["API_TOKEN"])
         run.launcher.send_signal(signal.SIGINT)
         assert run.wait(30) == 130
-    assert "python3" in arguments.text and "sleep\0001000" in arguments.text
+    arguments.add_recorded()
+    assert f"HOSTMESH_RUN_ID={run.id}" in arguments.text and "sleep\0001000" in arguments.text
     assert secret not in arguments.text and secret not in run.stderr and secret not in json.dumps(run.seen)
     files = [path for path in run.run_folder.rglob("*") if path.is_file()]
     assert {"plan.json", "events.jsonl", "result.json", "process-000.log"} <= {path.name for path in files}
     assert [path for path in files if secret.encode() in path.read_bytes()] == []
     assert b"API_TOKEN" in run.log(0)
     for host in HOSTS:
-        left = cluster.exec(host, "sh", "-c", f"grep -rl {secret} /tmp /home /shared /var/log || true")
-        assert left == ""
+        assert cluster.exec(host, "sh", "-c", f"grep -rl {secret} /tmp /home /shared /var/log || true") == ""
 
 
-class sampled_arguments:
+class ArgumentWatch:
     """The command lines of all processes on all hosts and of this machine's, looked at again and again."""
 
     def __init__(self, cluster: DockerCluster) -> None:
         self._cluster, self._over, self.text = cluster, threading.Event(), ""
         self._thread = threading.Thread(target=self._look)
 
-    def __enter__(self) -> sampled_arguments:
+    def __enter__(self) -> ArgumentWatch:
         self._thread.start()
         return self
 
@@ -167,6 +178,9 @@ class sampled_arguments:
                 self.text += self._cluster.exec(host, "sh", "-c", "cat /proc/[0-9]*/cmdline 2>/dev/null || true")
             for path in Path("/proc").glob("[0-9]*/cmdline"):
                 self.text += read_if_there(path)
+
+    def add_recorded(self) -> None:
+        self.text += "".join(self._cluster.exec(host, "cat", "/recorded") for host in HOSTS)
 
 
 def read_if_there(path: Path) -> str:
@@ -205,7 +219,7 @@ def test_a_host_whose_sshd_is_killed_is_named_and_leaves_nothing(cluster: Docker
 
 @pytest.mark.parametrize("transport", ["ssh", "docker"])
 def test_a_killed_launcher_leaves_nothing(cluster: DockerCluster, begin: Begin, transport: str) -> None:
-    run = begin(STUBBORN, transport=transport)
+    run = begin(STUBBORN, transport)
     at = time.monotonic()
     run.launcher.kill()
     assert_nothing_left(cluster, run.id, at)
@@ -226,7 +240,7 @@ def test_a_launcher_that_loses_its_network_leaves_nothing(cluster: DockerCluster
 
 
 def test_a_container_that_vanishes_under_docker_exec_is_named(cluster: DockerCluster, begin: Begin) -> None:
-    run = begin(STUBBORN, transport="docker")
+    run = begin(STUBBORN, "docker")
     at = time.monotonic()
     cluster.kill("host-3")
     assert_nothing_left(cluster, run.id, at)

@@ -349,7 +349,8 @@ def sync(source: Path, workdir: Path) -> str:
         for piece in tree.pieces(index):
             (arrived,) = decoder.feed(wire.encode(piece))
             incoming.take(*arrived)
-    incoming.finish()
+    incoming.place()
+    incoming.close()
     return tree.digest
 
 

@@ -167,7 +167,8 @@ def test_no_secret_is_on_a_command_line_or_in_a_file_of_the_run(cluster: Cluster
     run.wait(20)
     files = [path for path in Run(run.run_folder).folder.rglob("*") if path.is_file()]
     names = {path.name for path in files}
-    assert {"plan.json", "events.jsonl", "process-000.log", "setup-000.log", "result.json"} <= names
+    assert {"plan.json", "events.jsonl", "process-000.log", "result.json"} <= names
+    assert names & {"setup-000.log", "setup-001.log"}  # one machine: whichever came first was set up
     assert [path for path in files if SECRET.encode() in path.read_bytes()] == []
     assert SECRET not in run.stderr and SECRET not in json.dumps(run.seen)
 

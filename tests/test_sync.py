@@ -14,6 +14,7 @@ import tempfile
 import time
 import zlib
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -71,11 +72,19 @@ def send(tree: Tree, incoming: Incoming, wanted: list[int]) -> bool:
     return complete
 
 
+def finish(incoming: Incoming) -> tuple[int, int]:
+    """As the agent does, whose child places while it goes on."""
+    try:
+        return incoming.place()
+    finally:
+        incoming.close()
+
+
 def bring(tree: Tree, workdir: Path) -> tuple[list[str], int, int]:
     """Sync; which files travelled, how many were written and deleted."""
     incoming, wanted = begin(tree, workdir)
     assert send(tree, incoming, wanted)
-    written, deleted = incoming.finish()
+    written, deleted = finish(incoming)
     return [tree.entries[number].path for number in wanted], written, deleted
 
 
@@ -236,7 +245,7 @@ def test_a_home_folder_is_found_and_workdir_may_be_a_link(
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     incoming, wanted = begin(tree := read_tree(source), Path("~/job"))
     send(tree, incoming, wanted)
-    incoming.finish()
+    finish(incoming)
     assert see(tmp_path / "real" / "job") == see(source)
 
 
@@ -343,7 +352,7 @@ def test_what_stands_where_the_tree_has_a_folder_is_named(
     else:
         (workdir / "top" / "package").symlink_to(tmp_path / ("outside" if kind == "link to a folder" else "nothing"))
     with pytest.raises(SyncError, match="top/package in .* is a file or a link where the code has a folder; move it"):
-        bring(read_tree(source), workdir)
+        begin(read_tree(source), workdir)
     assert see(tmp_path / "outside") == {"a.py": ("file", 0o644, b"mine")}
     assert not (tmp_path / "nothing").exists()
 
@@ -399,7 +408,7 @@ def test_a_link_that_appears_during_a_sync_is_not_followed(
     if moment == "finish":
         (workdir / "sub").symlink_to(outside / "sub")
     with pytest.raises(SyncError, match="sub in .* is a file or a link where the code has a folder"):
-        incoming.finish()
+        finish(incoming)
     assert see(outside) == before
     assert staged(workdir) == []
     assert not is_locked(workdir)
@@ -415,7 +424,7 @@ def test_a_link_in_place_of_the_mode_to_set_is_not_followed(source: Path, workdi
     (workdir / "a.py").unlink()
     (workdir / "a.py").symlink_to(outside / "a.py")
     with pytest.raises(SyncError, match=r"cannot set the mode of .*a\.py"):
-        incoming.finish()
+        finish(incoming)
     assert see(outside)["a.py"][1] == 0o640
 
 
@@ -539,7 +548,7 @@ def test_a_sync_cannot_end_early(source: Path, workdir: Path) -> None:
     write(source, "a.py", "b.py")
     incoming, _ = begin(read_tree(source), workdir)
     with pytest.raises(SyncError, match="before all files had arrived"):
-        incoming.finish()
+        finish(incoming)
     assert see(workdir) == {}
     assert not is_locked(workdir)
 
@@ -552,7 +561,7 @@ def test_pieces_of_several_files_may_be_mixed(source: Path, workdir: Path) -> No
     for pieces in zip(*(tree.pieces(number) for number in wanted), strict=True):
         complete = [incoming.take(*piece) for piece in pieces]
     assert complete == [False, True]
-    incoming.finish()
+    finish(incoming)
     assert see(workdir) == see(source)
 
 
@@ -670,7 +679,9 @@ try:
         else:
             complete = incoming.take(*message)
         if complete:
-            say(wire.Synced(*incoming.finish()))
+            counts = incoming.place()
+            incoming.close()
+            say(wire.Synced(*counts))
             break
 except SyncError as error:
     say(wire.Refused(str(error)))
@@ -756,24 +767,46 @@ def test_hosts_that_share_a_workdir_send_the_code_once(
     hosts = [host() for _ in range(3)]
     for process in hosts:
         process.say(wire.Sync(str(workdir), tree.encode()))
-    assert sorted(process.go_on(tree) for process in hosts) == [(0, 0), (0, 0), (2, 0)]
+    # All at once: whichever has the lock waits for its files, and the others for it.
+    with ThreadPoolExecutor() as pool:
+        assert sorted(pool.map(lambda process: process.go_on(tree), hosts)) == [(0, 0), (0, 0), (2, 0)]
 
 
-def test_waiting_for_another_sync_has_an_end(
-    source: Path, workdir: Path, host: Callable[..., HostProcess], monkeypatch: pytest.MonkeyPatch
+def test_waiting_for_another_sync_has_an_end_and_disturbs_nothing(
+    source: Path, workdir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write(source, "a.py")
+    write(source, "a.py", "b.py")
     tree = read_tree(source)
-    busy = host()
-    busy.say(wire.Sync(str(workdir), tree.encode()))
-    wanted = busy.hear()
+    busy, wanted = begin(tree, workdir)
+    send(tree, busy, wanted[:1])
     monkeypatch.setattr(sync, "LOCK_PATIENCE", 0.1)
     with pytest.raises(
-        SyncError, match="another run, or another host that shares .*, has been syncing into it for 0.1 s"
+        SyncError, match="another run, or another host that shares .*, has been syncing into it for 0.1"
     ):
         begin(tree, workdir)
-    busy.heard.append(wanted)
-    assert busy.go_on(tree) == wire.Synced(1, 0), "whoever gave up has disturbed nothing"
+    assert is_locked(workdir)
+    send(tree, busy, wanted[1:])
+    assert finish(busy) == (2, 0)
+    assert see(workdir) == see(source)
+
+
+def test_a_child_that_lives_on_does_not_keep_the_lock(source: Path, workdir: Path) -> None:
+    write(source, "a.py")
+    tree = read_tree(source)
+    incoming, wanted = begin(tree, workdir)
+    wait, go = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(go)
+        os.read(wait, 1)
+        os._exit(0)
+    os.close(wait)
+    send(tree, incoming, wanted)
+    finish(incoming)
+    locked = is_locked(workdir)
+    os.close(go)
+    os.waitpid(pid, 0)
+    assert not locked
 
 
 def test_a_killed_sync_leaves_the_old_tree_and_is_cleared_away(
@@ -813,7 +846,7 @@ def test_what_a_sync_wrote_before_it_was_killed_is_deleted_later(
         monkeypatch.setattr(
             os, "rename", lambda a, b, **folders: os._exit(0) if b == b"b.py" else rename(a, b, **folders)
         )
-        incoming.finish()
+        finish(incoming)
     os.waitpid(pid, 0)
     incoming.close()
     assert set(see(workdir)) == {"a.py"}
@@ -904,7 +937,7 @@ def test_the_workdir_follows_every_change(source: Path, workdir: Path, seed: int
 
 
 def test_a_second_sync_of_two_thousand_files_is_fast(source: Path, workdir: Path) -> None:
-    """In processor time, which a busy machine stretches less; wanted is a second, and it takes a tenth of that."""
+    """In processor time, which a busy machine stretches less; what is wanted is under a second."""
     write(source, *(f"package_{number % 40}/module_{number}.py" for number in range(2000)), text="x = 1\n" * 300)
     tree = read_tree(source)
     bring(tree, workdir)

@@ -28,16 +28,14 @@ class Aside:
         os.close(write)
 
     def hear(self) -> bool:
-        """True when it has ended, and `then` has been called."""
+        """True when it has ended."""
         data = os.read(self.fd, 1 << 16)
         self._answer += data
-        if data:
-            return False
-        os.close(self.fd)
-        self._finish()
-        return True
+        return not data
 
-    def _finish(self) -> None:
+    def finish(self) -> None:
+        """Nobody may watch the descriptor any more: `then` may begin something that gets its number."""
+        os.close(self.fd)
         try:
             answer: Dict[str, Any] = json.loads(self._answer)
         except ValueError:
@@ -45,7 +43,7 @@ class Aside:
         self.then(answer.get("result"), answer.get("problem"))
 
     def expire(self) -> None:
-        """Its end makes `hear` finish it."""
+        """Its end is heard like any other."""
         self._answer = json.dumps({"problem": f"{self.what} took too long"}).encode()
         os.kill(self.pid, signal.SIGKILL)
 

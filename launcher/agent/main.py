@@ -10,7 +10,8 @@ import signal
 import socket
 import sys
 import time
-from typing import Any, Dict, List, Optional
+from collections import deque
+from typing import Any, Deque, Dict, List, Optional
 
 from launcher import wire
 from launcher.agent import hunt
@@ -26,6 +27,7 @@ BEAT_EVERY = 1.0
 LOOK_EVERY = 0.03
 LOOK_FOR_STACKS_EVERY = 0.01
 FIRST_LEASE = 30.0
+OBEY_PATIENCE = 0.2
 OUTBOX_FULL = 512 << 10
 STACKS_PATIENCE = 0.5
 KILL_PATIENCE = 5.0
@@ -39,6 +41,11 @@ def main(folder: str) -> None:
     agent = Agent(folder, guardian)
     try:
         agent.run()
+    except Exception:
+        import traceback
+
+        traceback.print_exc()  # the launcher shows what an agent said last
+        sys.stderr.flush()
     finally:
         hunt.kill_all(mark, spare={guardian})
         if os.getppid() != guardian:
@@ -90,6 +97,7 @@ class Agent:
         self.folder = folder
         self.guardian = guardian
         self.decoder = wire.Decoder()
+        self.commands: Deque[Any] = deque()
         self.outbox = bytearray(wire.MAGIC)
         self.processes: Dict[int, Process] = {}
         self.waiting: List[wire.Spawn] = []
@@ -120,8 +128,7 @@ class Agent:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._on_end_signal)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        for source, act in ((0, self._hear), (woken, self._wake)):
-            self.selector.register(source, selectors.EVENT_READ, act)
+        self.selector.register(woken, selectors.EVENT_READ, self._wake)
 
     def _on_end_signal(self, *_: Any) -> None:
         self.leave = True
@@ -134,12 +141,13 @@ class Agent:
             self._watch_streams()
             for key, _ in self.selector.select(self._pause()):
                 key.data()
+            self._obey_some()
             self._forward_output()
             self._flush()
             self._keep_time()
 
     def _pause(self) -> float:
-        if self.behind and not self.outbox:
+        if self.commands or (self.behind and not self.outbox):
             return 0.0
         if self.stacks_until is not None:
             return LOOK_FOR_STACKS_EVERY
@@ -178,8 +186,14 @@ class Agent:
             self.leave = True
             return
         self.heard = time.monotonic()
-        for message in self.decoder.feed(data):
-            self._obey(message)
+        self.commands.extend(self.decoder.feed(data))
+
+    def _obey_some(self) -> None:
+        """For a moment, so that beats go out however many files of a tree have come."""
+        until = time.monotonic() + OBEY_PATIENCE
+        while self.commands and time.monotonic() < until:
+            self._obey(self.commands.popleft())
+            self.heard = time.monotonic()
 
     def _obey(self, message: Any) -> None:
         if self.preparing.obey(message):
@@ -199,6 +213,7 @@ class Agent:
 
     def _watch_streams(self) -> None:
         """Facts wait in their socket, and further ones are dropped by who sends them, while the launcher is behind."""
+        self._watch(0, selectors.EVENT_READ, self._hear, not self.commands)
         self._watch(1, selectors.EVENT_WRITE, self._flush, bool(self.outbox))
         self._watch(self.facts, selectors.EVENT_READ, self._hear_facts, len(self.outbox) < 2 * OUTBOX_FULL)
 

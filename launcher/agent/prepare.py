@@ -13,6 +13,7 @@ from launcher.agent.aside import Aside
 from launcher.agent.tail import Tail
 
 LOOK_PATIENCE = 600.0
+PLACE_PATIENCE = 600.0
 SETUP_PATIENCE = 6 * 3600.0
 INSPECT_PATIENCE = 30.0
 REACH_PATIENCE = 15.0
@@ -73,10 +74,10 @@ class Preparing:
         self.selector.register(aside.fd, selectors.EVENT_READ, lambda: self._hear(aside))
 
     def _hear(self, aside: Aside) -> None:
-        fd = aside.fd
         if aside.hear():
-            self.selector.unregister(fd)
+            self.selector.unregister(aside.fd)
             self.asides.remove(aside)
+            aside.finish()
 
     def _refuse(self, problem: str) -> None:
         self.forward_setup_output()
@@ -121,14 +122,11 @@ class Preparing:
             self._finish_sync()
 
     def _finish_sync(self) -> None:
-        from launcher.agent.sync import SyncError
+        self._do_aside(self.incoming.place, self._note_synced, PLACE_PATIENCE, "sync: putting files in place")
 
-        try:
-            written, deleted = self.incoming.finish()
-        except SyncError as error:
-            self._refuse(str(error))
-            return
-        self.incoming = None
+    def _note_synced(self, counts: List[int]) -> None:
+        written, deleted = counts
+        self.close()
         self.send(wire.Synced(written, deleted))
 
     # The host.

@@ -21,7 +21,7 @@ LOCK_PAUSE = 0.02
 
 
 class Incoming:
-    """One sync: look (perhaps in a child), expect what is wanted, take every piece of it, finish; close at any time."""
+    """One sync: look (perhaps in a child), expect what is wanted, take every piece of it, place; close at any time."""
 
     def __init__(self, workdir: str, data: bytes) -> None:
         self.workdir = os.path.abspath(os.path.expanduser(workdir))
@@ -48,7 +48,7 @@ class Incoming:
         return [number for number, entry in numbered if entry.kind == "file" and entry.path not in found]
 
     def expect(self, wanted: List[int]) -> None:
-        """What look() answered, and with it the lock. When nothing is wanted, finish() is next."""
+        """What look() answered, and with it the lock. When nothing is wanted, place() is next."""
         self._wanted = set(wanted)
 
     def take(self, number: int, last: bool, data: bytes) -> bool:
@@ -63,14 +63,14 @@ class Incoming:
             raise
         return not self._wanted
 
-    def finish(self) -> Tuple[int, int]:
-        """Put what arrived in place and delete what is no longer in the tree; how many were written and deleted."""
-        try:
-            if self._wanted is None or self._wanted:
-                raise SyncError("the sync was to end before all files had arrived")
-            return Place(Beneath(self._top), self._state, self._entries, self._complaints).place_all()
-        finally:
-            self.close()
+    def place(self) -> Tuple[int, int]:
+        """Put what arrived in place and delete what is no longer in the tree; how many were written and deleted.
+
+        May be done in a child, since thousands of files take seconds on a busy disk; close() is next in any case.
+        """
+        if self._wanted is None or self._wanted:
+            raise SyncError("the sync was to end before all files had arrived")
+        return Place(Beneath(self._top), self._state, self._entries, self._complaints).place_all()
 
     def close(self) -> None:
         """Drop what arrived and is not in place, release the lock; a second time does nothing."""

@@ -14,6 +14,9 @@ from worker.identity import RUN_ID
 if TYPE_CHECKING:
     from launcher.channel import Stream
 
+# Seconds that an agent is given to wind up when its stream is closed.
+CLOSE_PATIENCE = 5.0
+
 
 def open_streams(cluster: Cluster, run_id: str) -> Sequence[Stream]:
     """One for each host; returns before they are connected."""

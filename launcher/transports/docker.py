@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from launcher.cluster import Host
 from launcher.errors import Unreachable
+from launcher.transports import CLOSE_PATIENCE
 from launcher.transports.pipe import PipeStream
 
 ASK_PATIENCE = 5.0
@@ -45,9 +46,9 @@ class DockerStream:
             raise BrokenPipeError
         self._pipe.write(data)
 
-    def close(self) -> None:
+    def close(self, patience: float = CLOSE_PATIENCE) -> None:
         if self._pipe is not None:
-            self._pipe.close()
+            self._pipe.close(patience)
 
 
 def exec_argv(host: Host, command: Sequence[str]) -> list[str]:

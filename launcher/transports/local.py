@@ -8,6 +8,7 @@ import sys
 from launcher.agent.guardian import remove
 from launcher.agent.hunt import MARK, kill_marked
 from launcher.bundle import BOOTSTRAP, host_folder
+from launcher.transports import CLOSE_PATIENCE
 from launcher.transports.pipe import PipeStream
 
 
@@ -19,8 +20,8 @@ class LocalStream(PipeStream):
         self._env = {**inherited, **env}
         super().__init__([python or sys.executable, "-I", "-S", "-c", BOOTSTRAP], self._env)
 
-    def close(self) -> None:
+    def close(self, patience: float = CLOSE_PATIENCE) -> None:
         """Returns when the guardian has cleaned up; one that does not react is ended, and cleaned up after."""
-        super().close()
+        super().close(patience)
         kill_marked(self._env[MARK])
         remove(host_folder(self._env))

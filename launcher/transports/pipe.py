@@ -9,8 +9,9 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from typing import IO
 
+from launcher.transports import CLOSE_PATIENCE
+
 PIPE_SIZE = 1 << 20
-CLOSE_PATIENCE = 5.0
 
 
 class PipeStream:
@@ -40,7 +41,7 @@ class PipeStream:
         self._process.stdin.write(data)
         self._process.stdin.flush()
 
-    def close(self) -> None:
+    def close(self, patience: float = CLOSE_PATIENCE) -> None:
         """Returns when the program has ended, because its input did or because it was made to."""
         assert self._process.stdin is not None
         try:
@@ -50,7 +51,7 @@ class PipeStream:
         for number in (0, signal.SIGTERM, signal.SIGKILL):
             self._process.send_signal(number)
             try:
-                self._process.wait(CLOSE_PATIENCE)
+                self._process.wait(patience)
                 break
             except subprocess.TimeoutExpired:
                 continue

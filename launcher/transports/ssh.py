@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING
 
 from launcher.cluster import Host, Ssh
 from launcher.errors import Unreachable
+from launcher.transports import CLOSE_PATIENCE
 from launcher.transports.ssh_socket import Cable
 
 if TYPE_CHECKING:
     from launcher.transports.ssh_connection import Network, Session
 
-CLOSE_PATIENCE = 5.0
+# What a link may take to be closed, beyond the time its agent is given; then it is stuck.
+CUT_AFTER = 1.0
 # All that can have arrived: paramiko's window has room for 2 MiB.
 READ_SIZE = 2 << 20
 # What fits into one packet of the 32 KiB that OpenSSH takes; of longer pieces the rest is copied for each packet.
@@ -58,7 +60,7 @@ class SshStream:
             self.is_open = session is not None
         self.settle(problem)
         if session is not None and is_late:
-            session.close()
+            session.close(patience=0.0)
 
     def settle(self, problem: Unreachable | None) -> None:
         self._problem = problem
@@ -92,16 +94,16 @@ class SshStream:
             raise self._problem
         return self._session
 
-    def close(self) -> None:
-        """Gives the agent some seconds to wind up; a link that is stuck or still being made is cut."""
+    def close(self, patience: float = CLOSE_PATIENCE) -> None:
+        """Gives the agent time to wind up; a link that is stuck or still being made is cut."""
         with self._lock:
             session, was_closing, self._is_closing = self._session, self._is_closing, True
         if was_closing:
             return
         if session is not None:
-            farewell = threading.Thread(target=session.close, daemon=True)
+            farewell = threading.Thread(target=session.close, args=(patience,), daemon=True)
             farewell.start()
-            farewell.join(CLOSE_PATIENCE)
+            farewell.join(patience + CUT_AFTER)
         self._cable.cut()
         self._settled.set()
         self._when_closed()

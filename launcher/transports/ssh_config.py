@@ -42,18 +42,21 @@ class SshConfigs:
     def __init__(self, settings: Ssh, strategy: Callable[..., Any]) -> None:
         self._settings, self._strategy = settings, strategy
         self._text = read_config_files(settings.config)
-        self.make = functools.cache(self._make)
+        self._parse = functools.cache(self._parse_once)
 
-    def _make(self, user: str | None, port: int | None, jump: str | None) -> Config:
-        """fabric's settings for a hop. In an ssh config the first value counts, so the hop's own stand first."""
+    def make(self, hop: Hop) -> Config:
+        """fabric's settings for one connection: it writes to them, so they cannot be shared."""
+        identities = {"identities": list(self._settings.identity_files), "strategy_class": self._strategy}
+        return Config(ssh_config=self._parse(hop.user, hop.port, hop.jump), overrides={"authentication": identities})
+
+    def _parse_once(self, user: str | None, port: int | None, jump: str | None) -> SSHConfig:
+        """In an ssh config the first value counts, so a hop's own stand first."""
         own = {"User": user, "Port": port, "ProxyJump": jump}
         first = "".join(f"{key} {value}\n" for key, value in own.items() if value is not None)
-        identities = {"identities": list(self._settings.identity_files), "strategy_class": self._strategy}
         try:
-            ssh_config = SSHConfig.from_text(first + self._text)
+            return SSHConfig.from_text(first + self._text)
         except ConfigParseError as error:
             raise Unreachable(f"the ssh config {self._settings.config or USER_CONFIG} is broken: {error}") from None
-        return Config(ssh_config=ssh_config, overrides={"authentication": identities})
 
     def find_known_hosts(self, found: dict[str, Any]) -> tuple[Path, ...]:
         own, user = self._settings.known_hosts, found.get("userknownhostsfile", USER_KNOWN_HOSTS)

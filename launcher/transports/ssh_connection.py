@@ -24,7 +24,6 @@ from launcher.transports.ssh_login import Keyring, make_strategy
 from launcher.transports.ssh_socket import Cable, Deadline, ProxySocket, connect_tcp
 
 KEEPALIVE = 15
-WIND_UP_PATIENCE = 4.0
 LAST_OUTPUT_EVERY = 0.01
 # paramiko looks up this often from waiting for bytes; by default 10 times a second, which a thousand hosts would feel.
 LOOK_UP_EVERY = 1.0
@@ -67,9 +66,9 @@ class Session:
         except (SSHException, EOFError) as error:
             raise OSError(say(error)) from None
 
-    def close(self) -> None:
+    def close(self, patience: float) -> None:
         """The end of its stdin tells the command to wind up; then its last output has to arrive."""
-        deadline = Deadline(WIND_UP_PATIENCE)
+        deadline = Deadline(patience)
         try:
             self.channel.shutdown_write()
             self.channel.status_event.wait(deadline.left())
@@ -151,37 +150,18 @@ class Network:
                 connection, pause = self._prepare(hop), min(2 * pause, LONGEST_PAUSE)
 
     def _prepare(self, hop: Hop) -> Any:
-        """Not connected yet. What is given here fabric does not look up in config files, where it may trip over it;
-        and without connect_kwargs it would write into the config, which many connections share."""
+        """Not connected yet. What is given here fabric does not look up in config files, where it may trip over it."""
         try:
-            config = self._configs.make(hop.user, hop.port, hop.jump)
-            return Connection(
-                hop.name,
-                config=config,
-                gateway=False,
-                forward_agent=False,
-                connect_timeout=math.ceil(self._settings.connect_timeout),
-                connect_kwargs={},
-            )
-        except ValueError as error:
+            config = self._configs.make(hop)
+            patience = math.ceil(self._settings.connect_timeout)
+            return Connection(hop.name, config=config, gateway=False, forward_agent=False, connect_timeout=patience)
+        except (ValueError, SSHException) as error:
             raise Unreachable(f"the ssh config has a value for {hop.name} that makes no sense: {error}") from None
 
     def _attempt(self, connection: Any, gateway: Any, deadline: Deadline, cable: Cable) -> None:
         link = open_link(connection, gateway, deadline, cable)
         cable.hold(link)
-        found = connection.ssh_config
-        names = name_host(connection.host, connection.port, found.get("hostkeyalias"))
-        hashed = found.get("hashknownhosts", "no").lower() == "yes"
-        known = self._known_hosts(self._configs.find_known_hosts(found), hashed)
-        policy = HostKeyCheck(known, names, self._configs.accepts_new_keys(found))
-        connection.client.set_missing_host_key_policy(policy)
-        connection.connect_timeout = None  # in whole seconds only; the one below is exact
-        left = deadline.left()
-        connection.connect_kwargs = {
-            "sock": link,
-            **dict.fromkeys(("timeout", "banner_timeout", "auth_timeout", "channel_timeout"), left),
-            "transport_factory": functools.partial(HostTransport, deadline, known.kinds_of(names)),
-        }
+        self._prime(connection, link, deadline)
         try:
             connection.open()
         except (SSHException, EOFError, OSError) as error:
@@ -190,6 +170,19 @@ class Network:
             if not connection.is_connected:
                 connection.client.close()
                 link.close()
+
+    def _prime(self, connection: Any, link: Any, deadline: Deadline) -> None:
+        """fabric knows no host keys and accepts every one: here its client learns to check them."""
+        found = connection.ssh_config
+        names = name_host(connection.host, connection.port, found.get("hostkeyalias"))
+        hashed = found.get("hashknownhosts", "no").lower() == "yes"
+        known = self._known_hosts(self._configs.find_known_hosts(found), hashed)
+        policy = HostKeyCheck(known, names, self._configs.accepts_new_keys(found))
+        connection.client.set_missing_host_key_policy(policy)
+        connection.connect_timeout = None  # in whole seconds only; those below are exact
+        limits = dict.fromkeys(("timeout", "banner_timeout", "auth_timeout", "channel_timeout"), deadline.left())
+        factory = functools.partial(HostTransport, deadline, known.kinds_of(names))
+        connection.connect_kwargs = {"sock": link, "transport_factory": factory, **limits}
 
     # Jump hosts.
 
@@ -322,8 +315,8 @@ class HostKeyCheck(MissingHostKeyPolicy):  # type: ignore[misc]
 
 
 class HostPacketizer(Packetizer):  # type: ignore[misc]
-    """Remembers what a server says instead of its banner, and needs no timer thread for the handshake: the connection
-    has a deadline anyway, and that thread would hold up the interpreter's end."""
+    """Remembers what a server says instead of its banner, and starts no timer thread for the handshake: the connection
+    has its deadline, and that timer would be another."""
 
     said = ""
 
