@@ -9,7 +9,7 @@ import os
 import zlib
 from collections.abc import Mapping
 from importlib.machinery import SourceFileLoader
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 ROOT = Path(__file__).parent.parent
 UNCHECKED_HASH = (1).to_bytes(4, "little")
@@ -17,10 +17,13 @@ UNCHECKED_HASH = (1).to_bytes(4, "little")
 # What a host's Python is started with: short, and safe in whatever shell a login gives. The rest comes on the stream.
 BOOTSTRAP = 'import os;exec(eval(os.fdopen(0,"rb",0,closefd=False).readline()))'
 
-# The stream's first line. Reads 16 hexadecimal digits and that many bytes, writes the files to a private folder and
-# becomes the agent. Unpacked the bytes are a line `[["agent/launcher/wire.py", 5120], …]` and then the files.
+# The stream's first line, which is read byte by byte: what follows must stay where it is.
+FIRST_LINE = "import os\nsource = b''\nwhile len(source) < %d: source += os.read(0, %d - len(source)) or os._exit(1)\nexec(source)"
+
+# Reads 16 hexadecimal digits and that many bytes, writes the files to a private folder and becomes the agent. Unpacked
+# the bytes are a line `[["agent/launcher", …], [["agent/launcher/wire.py", 5120], …]]`, folders and files, then the files.
 UNPACK = r"""
-import os, sys
+import sys
 if sys.version_info < (3, 9):
     sys.exit("the agent needs Python 3.9 or newer, found %d.%d; agent_python: names another" % sys.version_info[:2])
 import json, zlib
@@ -32,7 +35,7 @@ def take(n):
             sys.exit("the stream ended before the agent had arrived")
         data += more
     return data
-sizes, _, data = zlib.decompress(take(int(take(16), 16))).partition(b"\n")
+listing, _, data = zlib.decompress(take(int(take(16), 16))).partition(b"\n")
 base = os.environ.get("TMPDIR") or "/tmp"
 base = base if len(base) <= 60 else "/tmp"  # a socket's path has room for 107 bytes
 folder = os.path.join(base, "hostmesh-" + os.environ["HOSTMESH_AGENT"])
@@ -40,13 +43,19 @@ try:
     os.mkdir(folder, 0o700)
 except OSError as error:
     sys.exit("cannot make the folder " + folder + ": " + error.strerror)
+folders, files = json.loads(listing)
 at = 0
 try:
-    for name, size in json.loads(sizes):
-        path = os.path.join(folder, name)
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        with open(path, "wb") as file:
-            file.write(data[at:at + size])
+    for name in folders:
+        os.mkdir(folder + "/" + name)
+    for name, size in files:
+        # Compiled for another Python it would only be in the way.
+        if not name.endswith(".pyc") or sys.implementation.cache_tag in name:
+            file = os.open(folder + "/" + name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            rest = memoryview(data)[at:at + size]
+            while rest:
+                rest = rest[os.write(file, rest):]
+            os.close(file)
         at += size
 except OSError as error:
     import shutil
@@ -81,9 +90,16 @@ def pack() -> bytes:
     for name, path in sources.items():
         files[name] = path.read_bytes()
         files[importlib.util.cache_from_source(name)] = compiled(path)
-    sizes = json.dumps([(name, len(data)) for name, data in files.items()]).encode()
-    body = zlib.compress(b"\n".join([sizes, b"".join(files.values())]), 1)
-    return repr(UNPACK).encode() + b"\n%016x" % len(body) + body
+    return wrap(files)
+
+
+def wrap(files: Mapping[str, bytes]) -> bytes:
+    folders = sorted({str(above) for name in files for above in PurePosixPath(name).parents} - {"."})
+    listing = json.dumps([folders, [(name, len(data)) for name, data in files.items()]]).encode()
+    body = zlib.compress(b"\n".join([listing, b"".join(files.values())]), 1)
+    source = UNPACK.encode()
+    first = repr(FIRST_LINE % (len(source), len(source))).encode()
+    return b"%s\n%s%016x%s" % (first, source, len(body), body)
 
 
 def compiled(path: Path) -> bytes:

@@ -32,7 +32,9 @@ STOP_GRACE = 3.0
 TICK = 0.5
 WIND_UP_PATIENCE = 6.0
 HINT_EVERY = 10.0
+# Seconds for an agent to say hello on a host that is connected; all of them get their source from one launcher.
 CONNECT_PATIENCE = 30.0
+CONNECT_PATIENCE_A_HOST = 0.1
 REFUSED_PATIENCE = 10.0
 LOST_PATIENCE = 0.5
 # Agents beat once a second.
@@ -210,6 +212,7 @@ class Supervisor:
         self.state = State(hosts, len(plan.processes), f"{run.logs}/", self.preparation.readiness)
         self.asked_to_stop = self.stopping = False
         self.silences = [Silence() for _ in hosts]
+        self._connect_patience = CONNECT_PATIENCE + CONNECT_PATIENCE_A_HOST * len(hosts)
         self.gone: set[int] = set()
         self.lost: set[int] = set()
         self.began = self.hinted = time.monotonic()
@@ -298,7 +301,7 @@ class Supervisor:
         for number, channel in self.channels.items():
             if channel.is_open:
                 self.silences[number].count(channel.chunks, seconds)
-            patience = self.plan.cluster.lease if number in greeted else CONNECT_PATIENCE
+            patience = self.plan.cluster.lease if number in greeted else self._connect_patience
             if number not in self.gone and self.silences[number].seconds > patience:
                 self._lose(number, f"has been silent for {patience:g} s", "")
         self.state.quiet = any(self.silences[number].seconds > QUIET for number in greeted - self.gone)

@@ -55,9 +55,10 @@ def begin(cluster: DockerCluster, start: Start, script: Script, tmp_path: Path) 
 
 
 def assert_nothing_left(cluster: DockerCluster, run_id: str, fault: float) -> None:
-    """On every host that can still be looked into, soon after the time of the fault."""
-    patience = fault + SOON - time.monotonic()
-    await_true(lambda: not cluster.left_of(run_id), patience, f"nothing left, found {cluster.left_of(run_id)}")
+    """On every host that can still be looked into, soon after the time of the fault; a look itself takes a while."""
+    while left := cluster.left_of(run_id):
+        assert time.monotonic() - fault < SOON, f"left {SOON:g} s after the fault: {left}"
+    assert time.monotonic() - fault < SOON, "nothing is left, but it took too long"
 
 
 def assert_lost(run: LiveRun, host: str) -> None:
@@ -237,6 +238,24 @@ def test_a_launcher_that_loses_its_network_leaves_nothing(cluster: DockerCluster
     await_true(lambda: machine.read("code"), 30, "the launcher's end")
     assert machine.read("code").strip() == "69"
     assert "has been silent for 5 s" in machine.read("said")
+
+
+@pytest.mark.parametrize("host", ["host-2", "host-0"])
+def test_a_host_cut_off_in_silence_is_named_and_leaves_nothing(
+    cluster: DockerCluster, tmp_path: Path, host: str
+) -> None:
+    """The launcher is on the hosts' own network: through a published port the host would hear of the end at once."""
+    machine = cluster.add_launcher(tmp_path, TALKING)
+    await_true(lambda: machine.read("said").count("] up") == len(HOSTS), 90, "processes on all hosts")
+    run_id = machine.run_id()
+    assert set(cluster.left_of(run_id)) == set(HOSTS)
+    at = time.monotonic()
+    cluster.disconnect(host)
+    assert_nothing_left(cluster, run_id, at)
+    await_true(lambda: machine.read("code"), 30, "the launcher's end")
+    assert machine.read("code").strip() == "69", machine.read("said")
+    result = json.loads((tmp_path / "runs" / run_id / "result.json").read_text())
+    assert (result["outcome"], result["host"]) == ("host lost", host), machine.read("said")
 
 
 def test_a_container_that_vanishes_under_docker_exec_is_named(cluster: DockerCluster, begin: Begin) -> None:
