@@ -18,10 +18,16 @@ UNCHECKED_HASH = (1).to_bytes(4, "little")
 BOOTSTRAP = 'import os;exec(eval(os.fdopen(0,"rb",0,closefd=False).readline()))'
 
 # The stream's first line, which is read byte by byte: what follows must stay where it is.
-FIRST_LINE = "import os\nsource = b''\nwhile len(source) < %d: source += os.read(0, %d - len(source)) or os._exit(1)\nexec(source)"
+FIRST_LINE = """
+import os
+source = b""
+while len(source) < %d:
+    source += os.read(0, %d - len(source)) or os._exit(1)
+exec(source)
+"""
 
 # Reads 16 hexadecimal digits and that many bytes, writes the files to a private folder and becomes the agent. Unpacked
-# the bytes are a line `[["agent/launcher", …], [["agent/launcher/wire.py", 5120], …]]`, folders and files, then the files.
+# the bytes are a line with folders and files, `[["agent", …], [["agent/launcher/wire.py", 5120], …]]`, then the files.
 UNPACK = r"""
 import sys
 if sys.version_info < (3, 9):

@@ -32,6 +32,10 @@ class Coordinator:
     def note_reserved(self, ports: dict[str, int]) -> None:
         self._ports = ports
 
+    @property
+    def is_reserved(self) -> bool:
+        return self._ports is not None
+
     def reach(self) -> wire.Reach | None:
         """What the other hosts are to try; None before it is known, or when nothing is to be tried."""
         return wire.Reach(list(self._ports.items())) if self._ports and self.is_tried else None

@@ -90,7 +90,8 @@ class Preparation:
     def refuse(self, host: int, problem: str) -> None:
         self.readiness.refused_at = self.readiness.refused_at or time.monotonic()
         self.readiness.refused.setdefault(host, []).append(problem)
-        self._waiting[host] = set()
+        if host in self._waiting:
+            self._waiting[host].clear()
         self.readiness.doing[host] = ""
         self._tell("host refused", host=self._name(host), problem=problem)
 
@@ -104,18 +105,28 @@ class Preparation:
         each = self._device_env.get(host)
         return each[local_process_id] if each else {}
 
-    # One host.
-
     def _greet(self, host: int, hello: wire.Hello) -> None:
-        self.readiness.greeted.add(host)
+        """Nothing is done on a host before all of them have an agent: one that is missing leaves the others alone."""
+        ready = self.readiness
+        ready.greeted.add(host)
+        ready.doing[host] = ""
         self._tell("host connected", host=self._name(host), agent_pid=hello.pid, guardian_pid=hello.guardian_pid)
         self._send(host, wire.Lease(self._plan.cluster.lease))
-        self._waiting[host] = {"Python"}
         if host == 0:
-            self._waiting[0].add("port")
             self._send(0, self._coordinator.reserve(hello.addresses))
-        elif self._coordinator.is_tried:
+        if ready.answered and not ready.unreachable and not ready.refused:
+            for each in sorted(ready.greeted):
+                self._begin(each)
+
+    # One host.
+
+    def _begin(self, host: int) -> None:
+        self._waiting[host] = {"Python"}
+        if host == 0 or self._coordinator.is_tried:
             self._waiting[host].add("port")
+        if host == 0:
+            self._note_port()
+        else:
             self._try_port(host)
         if self._tree is None:
             self._set_up(host)
@@ -181,9 +192,14 @@ class Preparation:
 
     def _ask_to_reach(self, ports: dict[str, int]) -> None:
         self._coordinator.note_reserved(ports)
-        self._done(0, "port")
-        for host in self.readiness.greeted - {0}:
+        for host in sorted(self._waiting.keys() - {0}):
             self._try_port(host)
+        if 0 in self._waiting:
+            self._note_port()
+
+    def _note_port(self) -> None:
+        if self._coordinator.is_reserved:
+            self._done(0, "port")
 
     def _try_port(self, host: int) -> None:
         if (order := self._coordinator.reach()) is not None:
@@ -191,14 +207,14 @@ class Preparation:
 
     def _done(self, host: int, what: str) -> None:
         """Every host in the end gets here for the last time; then all of them are judged together."""
+        ready = self.readiness
         self._waiting[host].discard(what)
         if not self._waiting[host]:
-            self.readiness.doing[host] = ""
-        if self.readiness.complete or any(self.readiness.doing.values()):
-            return
-        if not self.readiness.refused and not self.readiness.unreachable:
+            ready.doing[host] = ""
+        is_last = len(self._waiting) == len(ready.doing) and not any(self._waiting.values())
+        if is_last and not (ready.complete or ready.refused or ready.unreachable):
             self._judge()
-            self.readiness.complete = not self.readiness.refused
+            ready.complete = not ready.refused
 
     def _judge(self) -> None:
         for host, problem in self._coordinator.problems().items():
@@ -253,7 +269,7 @@ def default_python(transport: str) -> str:
 def explain_no_agent(why: str, said: str, python: str | None) -> str:
     """What a host without an agent said, in the words of who can mend it."""
     name = python or "python3"
-    if re.search(rf"{re.escape(name)}.*(not found|No such file)", said):
+    if re.search(rf"{re.escape(name)}\W{{0,3}} (command )?(not found|No such file)", said):
         return (
             f"found no {name} for the agent; install Python 3.9 or newer there, or name one with agent_python\n{said}"
         )
