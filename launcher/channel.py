@@ -77,7 +77,11 @@ class Channel:
         return self._stream.is_open
 
     def send(self, message: Any) -> None:
-        self._outbox.put([wire.encode(message)])
+        self.send_encoded(wire.encode(message))
+
+    def send_encoded(self, data: bytes) -> None:
+        """What goes to every host is encoded once."""
+        self._outbox.put([data])
 
     def send_all(self, messages: Iterable[Any]) -> None:
         """Made one by one as the stream takes them, so that many hosts cost no memory."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher import wire
-from launcher.bundle import pack
+from launcher.bundle import pack_agent
 from launcher.channel import Channel, Ended, Heard, Stream
 from launcher.cluster import Cluster, Job
 from launcher.coordinator import Coordinator
@@ -34,7 +34,7 @@ CLOSE_PATIENCE = 10.0
 def check_hosts(cluster: Cluster, as_json: bool) -> int:
     plan = make_plan(cluster, Job(module="worker"))
     code = read_code_digest(cluster)
-    checker = Checker(plan, open_streams(cluster, new_run_id()), pack())
+    checker = Checker(plan, open_streams(cluster, new_run_id()), pack_agent())
     try:
         look = checker.run()
     finally:

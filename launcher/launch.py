@@ -31,7 +31,7 @@ def launch_plan(plan: Plan, runs: Path, as_json: bool) -> int:
     run.write_json(run.plan, {"run": run.id, **plan_json(plan)})
     streams = open_streams(plan.cluster, run.id)
     # After the agents' Pythons have begun to start: they come up while this one imports the rest.
-    from launcher.bundle import pack
+    from launcher.bundle import pack_agent, pack_code
     from launcher.events import EventLog
     from launcher.screen import Screen, use_colour
     from launcher.supervisor import Supervisor
@@ -39,7 +39,7 @@ def launch_plan(plan: Plan, runs: Path, as_json: bool) -> int:
     out = sys.stderr if as_json else sys.stdout
     screen = Screen(out, use_colour(out, os.environ), notes=sys.stderr)
     events = EventLog(run, sys.stdout if as_json else None)
-    supervisor = Supervisor(plan, run, streams, pack(), secrets, tree, screen, events)
+    supervisor = Supervisor(plan, run, streams, pack_agent(), pack_code(), secrets, tree, screen, events)
     for number in HANDLED:
         signal.signal(number, lambda number, _: supervisor.interrupt(number))
     began = time.time()

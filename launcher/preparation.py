@@ -48,11 +48,13 @@ class Preparation:
         plan: Plan,
         channels: Mapping[int, Channel],
         secrets: Mapping[str, str],
+        code: bytes,
         tree: Tree | None,
         tell: Callable[..., None],
         note: Callable[[str], None],
     ) -> None:
         self._plan, self._channels, self._tree = plan, channels, tree
+        self._code = wire.encode(wire.Code(code))
         self._listing = tree.encode() if tree is not None else b""
         self._env = {**plan.env, **secrets}
         self._tell, self._note = tell, note
@@ -122,6 +124,7 @@ class Preparation:
 
     def _begin(self, host: int) -> None:
         self._waiting[host] = {"Python"}
+        self._channels[host].send_encoded(self._code)
         if host == 0 or self._coordinator.is_tried:
             self._waiting[host].add("port")
         if host == 0:

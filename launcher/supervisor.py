@@ -196,6 +196,7 @@ class Supervisor:
         run: Run,
         streams: Sequence[Stream],
         package: bytes,
+        code: bytes,
         secrets: dict[str, str],
         tree: Tree | None,
         screen: Screen,
@@ -207,7 +208,7 @@ class Supervisor:
         self.channels: dict[int, Channel] = {}
         self.logs: dict[int, ProcessLog] = {}
         self.setup_logs: dict[int, ProcessLog] = {}
-        self.preparation = Preparation(plan, self.channels, secrets, tree, events.add, screen.note)
+        self.preparation = Preparation(plan, self.channels, secrets, code, tree, events.add, screen.note)
         hosts = tuple(host.address for host in plan.cluster.hosts)
         self.state = State(hosts, len(plan.processes), f"{run.logs}/", self.preparation.readiness)
         self.asked_to_stop = self.stopping = False

@@ -41,6 +41,12 @@ class Prepare(NamedTuple):
     preload: List[str]
 
 
+class Code(NamedTuple):
+    """What workers import (see launcher/bundle.py); comes before Prepare."""
+
+    data: bytes = b""
+
+
 class Sync(NamedTuple):
     """Make `workdir` hold the tree that `data` lists (see launcher/tree.py); answered by Wanted or Refused."""
 
@@ -220,7 +226,7 @@ class Beat(NamedTuple):
 KINDS: Dict[str, Any] = {
     kind.__name__: kind
     for kind in (
-        *(Lease, Sync, Piece, Setup, Inspect, Prepare, Reserve, Reach, Spawn, Signal, Stop, Beat),
+        *(Lease, Code, Sync, Piece, Setup, Inspect, Prepare, Reserve, Reach, Spawn, Signal, Stop, Beat),
         *(Hello, Wanted, Synced, SetupOutput, SetUp, Inspected, Ready, Refused, Reserved, Reached),
         *(Started, Output, Exited, Drained, Stacks, Fact, Bye),
     )

@@ -16,7 +16,7 @@ from conftest import await_true, is_alive
 
 from launcher import wire
 from launcher.agent import hunt
-from launcher.bundle import pack
+from launcher.bundle import pack_agent
 from launcher.channel import Channel, Ended, Heard
 from launcher.run import new_run_id
 from launcher.transports.local import LocalStream
@@ -31,7 +31,7 @@ class Talk:
         self.inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.mark = f"{new_run_id()}.0"
         stream = LocalStream(python, {hunt.MARK: self.mark})
-        self.channel = Channel(0, stream, pack(), lease, self.inbox)
+        self.channel = Channel(0, stream, pack_agent(), lease, self.inbox)
 
     def hear(self, kind: type[Event], timeout: float = 20) -> Event:
         deadline = time.monotonic() + timeout

@@ -11,6 +11,7 @@ from launcher import wire
 from launcher.agent import ports
 from launcher.agent.aside import Aside
 from launcher.agent.tail import Tail
+from launcher.agent.unpack import unpack
 
 LOOK_PATIENCE = 600.0
 PLACE_PATIENCE = 600.0
@@ -35,6 +36,7 @@ class Preparing:
         self.incoming: Any = None
         self.setup_output: Optional[Tail] = None
         self._duties: Dict[type, Callable[[Any], None]] = {
+            wire.Code: self._unpack_code,
             wire.Sync: self._sync,
             wire.Piece: self._take_piece,
             wire.Setup: self._set_up,
@@ -91,6 +93,12 @@ class Preparing:
             self.incoming = None
 
     # The code.
+
+    def _unpack_code(self, order: wire.Code) -> None:
+        try:
+            unpack(order.data, os.path.join(self.folder, "code"))
+        except OSError as error:
+            self._refuse(f"cannot write the workers' code to {self.folder}: {error.strerror}")
 
     def _sync(self, order: wire.Sync) -> None:
         from launcher.agent.sync import Incoming, SyncError

@@ -7,7 +7,8 @@ import sys
 
 from launcher.agent.guardian import remove
 from launcher.agent.hunt import MARK, kill_marked
-from launcher.bundle import BOOTSTRAP, host_folder
+from launcher.agent.unpack import find_folder
+from launcher.bundle import BOOTSTRAP
 from launcher.transports import CLOSE_PATIENCE
 from launcher.transports.pipe import PipeStream
 
@@ -24,4 +25,4 @@ class LocalStream(PipeStream):
         """Returns when the guardian has cleaned up; one that does not react is ended, and cleaned up after."""
         super().close(patience)
         kill_marked(self._env[MARK])
-        remove(host_folder(self._env))
+        remove(find_folder(self._env))
