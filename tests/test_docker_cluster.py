@@ -126,6 +126,23 @@ def test_code_changed_here_is_what_runs_there(
         (tmp_path / extra).unlink()
 
 
+def test_the_gpus_of_a_host_are_split_between_its_processes(
+    cluster: DockerCluster, launch: Launch, tmp_path: Path
+) -> None:
+    """Counted by their device files, which is all that a host without GPUs can have of them."""
+    for host in HOSTS:
+        cluster.break_with(host, "touch /dev/nvidia0 /dev/nvidia1 /dev/nvidia2 /dev/nvidia3")
+    settings = {"processes_per_host": 2, "env": {"JAX_PLATFORMS": "cuda"}}
+    shown = ("--", "sh", "-c", "echo $HOSTMESH_PROCESS_ID sees $CUDA_VISIBLE_DEVICES")
+    code, said = run_to_its_end(launch, "--hosts", cluster.write_file(tmp_path, **settings), *shown)
+    assert code == 0, said
+    for process in range(8):
+        assert f"{process} sees {'0,1' if process % 2 == 0 else '2,3'}\n" in said
+    settings["processes_per_host"] = 3
+    code, said = run_to_its_end(launch, "--hosts", cluster.write_file(tmp_path, **settings), *shown)
+    assert code == 2 and "found 4 GPUs for 3 processes" in said and "sees" not in said
+
+
 # A login shell that writes down what sshd has it run, which is gone too soon to be seen in /proc.
 RECORD = """
 printf '#!/bin/sh\\necho "$@" >> /recorded\\nexec /bin/bash "$@"\\n' > /bin/recorder

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from apart import call_apart, drop_rights, fail_apart
 from conftest import clean_env
-from unprivileged import run_unprivileged
 
 from launcher import wire
 from launcher.agent import sync, sync_look
@@ -618,6 +618,11 @@ def test_a_full_disk_is_told_when_there_is_no_room_for_anything(source: Path, sm
         bring(read_tree(source), small_disk / "job")
 
 
+def bring_as_nobody(tree: Tree, workdir: Path) -> None:
+    drop_rights()
+    bring(tree, workdir)
+
+
 def test_a_folder_one_may_not_write_to_is_told() -> None:
     with tempfile.TemporaryDirectory() as folder:
         top = Path(folder)
@@ -630,8 +635,8 @@ def test_a_folder_one_may_not_write_to_is_told() -> None:
         if os.geteuid() != 0:
             (top / "open" / "sub").chmod(0o555)
             top.chmod(0o555)
-        closed = run_unprivileged(lambda: bring(tree, top / "closed"))
-        below = run_unprivileged(lambda: bring(tree, top / "open"))
+        closed = fail_apart(bring_as_nobody, tree, top / "closed")
+        below = fail_apart(bring_as_nobody, tree, top / "open")
         top.chmod(0o755)
     assert closed == f"cannot use {top}/closed: Permission denied; choose a workdir where this user may write"
     assert below.startswith(f"cannot write {top}/open/sub/b.py: Permission denied; ")
@@ -790,9 +795,8 @@ def test_waiting_for_another_sync_has_an_end_and_disturbs_nothing(
     assert see(workdir) == see(source)
 
 
-def test_a_child_that_lives_on_does_not_keep_the_lock(source: Path, workdir: Path) -> None:
-    write(source, "a.py")
-    tree = read_tree(source)
+def sync_beside_a_child_that_lives_on(tree: Tree, workdir: Path) -> bool:
+    """Whether the lock is still held when the sync has ended."""
     incoming, wanted = begin(tree, workdir)
     wait, go = os.pipe()
     pid = os.fork()
@@ -806,7 +810,12 @@ def test_a_child_that_lives_on_does_not_keep_the_lock(source: Path, workdir: Pat
     locked = is_locked(workdir)
     os.close(go)
     os.waitpid(pid, 0)
-    assert not locked
+    return locked
+
+
+def test_a_child_that_lives_on_does_not_keep_the_lock(source: Path, workdir: Path) -> None:
+    write(source, "a.py")
+    assert call_apart(sync_beside_a_child_that_lives_on, read_tree(source), workdir) is False
 
 
 def test_a_killed_sync_leaves_the_old_tree_and_is_cleared_away(
@@ -832,23 +841,23 @@ def test_a_killed_sync_leaves_the_old_tree_and_is_cleared_away(
     assert staged(workdir) == []
 
 
-def test_what_a_sync_wrote_before_it_was_killed_is_deleted_later(
-    source: Path, workdir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Killed between two files of its finish: the disk as it was then, under a sync that knows nothing of it."""
-    write(source, "a.py", "b.py")
-    tree = read_tree(source)
+def sync_and_die_before(name: bytes, tree: Tree, workdir: Path) -> None:
+    """As the agent has its child place the files."""
     incoming, wanted = begin(tree, workdir)
     send(tree, incoming, wanted)
     pid = os.fork()
     if pid == 0:
         rename = os.rename
-        monkeypatch.setattr(
-            os, "rename", lambda a, b, **folders: os._exit(0) if b == b"b.py" else rename(a, b, **folders)
-        )
-        finish(incoming)
+        os.rename = lambda a, b, **folders: os._exit(0) if b == name else rename(a, b, **folders)
+        incoming.place()
     os.waitpid(pid, 0)
     incoming.close()
+
+
+def test_what_a_sync_wrote_before_it_was_killed_is_deleted_later(source: Path, workdir: Path) -> None:
+    """Killed between two files put in place: the disk as it was then, under a sync that knows nothing of it."""
+    write(source, "a.py", "b.py")
+    call_apart(sync_and_die_before, b"b.py", read_tree(source), workdir)
     assert set(see(workdir)) == {"a.py"}
     (source / "a.py").unlink()
     bring(read_tree(source), workdir)

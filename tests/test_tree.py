@@ -13,7 +13,7 @@ import zlib
 from pathlib import Path
 
 import pytest
-from unprivileged import run_unprivileged
+from apart import drop_rights, fail_apart
 
 from launcher.agent.entries import unpack_entries
 from launcher.errors import UsageError
@@ -258,16 +258,21 @@ def test_a_root_may_be_a_link(tmp_path: Path) -> None:
     assert paths_of(read_tree(tmp_path / "link")) == ["a.py"]
 
 
+def read_as_nobody(root: Path) -> None:
+    read_tree(root)  # nobody may not be able to import what it needs
+    drop_rights()
+    read_tree(root)
+
+
 def test_every_unreadable_file_is_named() -> None:
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         write(root, "fine.py", "secret.key", "vault/a.py", "ignored.key")
         write(root, ".gitignore", text="ignored.key")
-        read_tree(root)
         root.chmod(0o755)
         for name in ("secret.key", "vault", "ignored.key"):
             (root / name).chmod(0)
-        said = run_unprivileged(lambda: read_tree(root))
+        said = fail_apart(read_as_nobody, root)
         (root / "vault").chmod(0o755)
     assert said.startswith(f"sync: cannot read 2 files in {root}; make them readable or exclude them:")
     assert said.endswith("\n  secret.key: Permission denied\n  vault/: Permission denied")
