@@ -51,13 +51,18 @@ def check_answers(look: Look) -> Iterator[Finding]:
 
 
 def check_clock(look: Look) -> Iterator[Finding]:
-    """Against what most clocks say, this machine's among them: it may be the one that is wrong."""
+    """Against what most clocks say, this machine's among them: it may be the one that is wrong.
+
+    What most clocks say is not more certain than they are: busy hosts answer late, each by another time.
+    """
     usual = _middle([offset for offset, _ in look.offsets.values()])
+    doubts = sorted(uncertainty for _, uncertainty in look.offsets.values())
+    doubt = doubts[len(doubts) // 2] if usual else 0.0
     for host, (offset, uncertainty) in sorted(look.offsets.items()):
         if host not in look.facts:
             continue
         off = offset - usual
-        certain = abs(off) - uncertainty
+        certain = abs(off) - uncertainty - doubt
         found = f"its clock is {abs(off):.1f} s {'ahead' if off > 0 else 'behind'}"
         if certain <= SMALL_OFFSET:
             yield Finding(host, "clock", "ok", found)

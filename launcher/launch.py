@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import sys
 import time
@@ -23,9 +24,13 @@ if TYPE_CHECKING:
 # A suspended launcher would fall silent, and its agents end the run: SIGTSTP only gets an answer.
 HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGTSTP)
 
+# The launcher's own; a stream's, which to an agent on this machine is three pipes; a log's, to write and to show it.
+OPEN_FILES, OPEN_FILES_A_HOST, OPEN_FILES_A_PROCESS = 128, 3, 2
+
 
 def launch_plan(plan: Plan, runs: Path, as_json: bool) -> int:
     secrets = read_secrets(plan.cluster)
+    allow_open_files(plan)
     tree = read_code(plan, runs)
     run = Run.create(runs, tuple(secrets.values()))
     run.write_json(run.plan, {"run": run.id, **plan_json(plan)})
@@ -70,6 +75,17 @@ def read_code(plan: Plan, runs: Path) -> Tree | None:
         print(f"launch: {sentence}", file=sys.stderr)
     check_is_synced(plan.job, [entry.path for entry in tree.entries])
     return tree
+
+
+def allow_open_files(plan: Plan) -> None:
+    """Many systems begin with 1,024, which 300 hosts would use up."""
+    hosts, processes = len(plan.cluster.hosts), len(plan.processes)
+    wanted = OPEN_FILES + OPEN_FILES_A_HOST * hosts + OPEN_FILES_A_PROCESS * processes
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < wanted:
+        raise UsageError(f"{hosts} hosts take {wanted} open files, and {hard} are allowed here; raise ulimit -Hn")
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def read_secrets(cluster: Cluster) -> dict[str, str]:

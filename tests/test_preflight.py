@@ -241,6 +241,13 @@ def test_a_clock_is_compared_with_what_most_clocks_say(offsets: list[float], lev
     assert {f.host: f.level for f in findings if f.check == "clock" and f.level != "ok"} == levels
 
 
+def test_hosts_that_answer_late_are_not_told_to_mend_their_clocks() -> None:
+    """All of them have the right time, and looked at their clocks at the beginning or at the end of a long wait."""
+    late = {0: (-14.0, 15.0), 1: (-13.0, 14.0), 2: (-12.0, 14.0), 3: (15.0, 15.0)}
+    look = Look(HOSTS, dict.fromkeys(range(4), {"time": 1.0}), offsets=late)
+    assert {finding.level for finding in judge(look) if finding.check == "clock"} == {"ok"}
+
+
 def test_an_offset_that_the_way_there_may_explain_is_none() -> None:
     assert judge_odd({}, offsets={1: (3.0, 2.5)}) == []
     (finding,) = judge_odd({"system__clock_is_kept": False}, offsets={1: (-3.0, 0.5)})
