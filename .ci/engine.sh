@@ -28,7 +28,8 @@ install_tools() {
         written=$policy
     fi
     export DEBIAN_FRONTEND=noninteractive
-    { apt-get update -qq && apt-get install -qq --yes --no-install-recommends "${missing[@]}" > /dev/null; } || status=$?
+    local apt=(apt-get -qq -o Acquire::Retries=3)
+    { "${apt[@]}" update && "${apt[@]}" install --yes --no-install-recommends "${missing[@]}" > /dev/null; } || status=$?
     [[ -z $written ]] || rm -f "$written"
     return "$status"
 }

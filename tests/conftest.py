@@ -27,6 +27,10 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 
 OURS = ("HOSTMESH_", "JAX_", "XLA_", "PYTHON")
 
+# What a shell puts in the background begins with SIGINT ignored; the programs that tests start must not inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 
 class LiveRun:
     """A running `launch --json`: its events arrive on stdout, the workers' lines on stderr."""
