@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -138,3 +138,14 @@ class Channel:
                 self._errors.append(data[-4096:])
         except (OSError, ValueError):
             pass
+
+
+def close_channels(channels: Mapping[Channel, float], limit: float) -> None:
+    """All at once, each with its own patience; whoever takes longer than the limit is left to its thread."""
+    closers = [
+        threading.Thread(target=channel.close, args=(patience,), daemon=True) for channel, patience in channels.items()
+    ]
+    for closer in closers:
+        closer.start()
+    for closer in closers:
+        closer.join(limit)

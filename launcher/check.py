@@ -7,7 +7,6 @@ import ipaddress
 import json
 import queue
 import sys
-import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,25 +14,26 @@ from typing import Any
 
 from launcher import wire
 from launcher.bundle import pack_agent
-from launcher.channel import Channel, Ended, Heard, Stream
+from launcher.channel import Channel, Ended, Heard, Stream, close_channels
 from launcher.cluster import Cluster, Job
 from launcher.coordinator import Coordinator
 from launcher.errors import EXIT_HOST_LOST
+from launcher.look import measure_offset
 from launcher.plan import Plan, make_plan
 from launcher.preflight import Finding, Look, draw_table, judge
 from launcher.preparation import default_python, explain_no_agent
-from launcher.program import find_sync_root
+from launcher.program import read_code
 from launcher.run import new_run_id
-from launcher.transports import open_streams
+from launcher.transports import CLOSE_PATIENCE, open_streams
 
 PATIENCE = 45.0
 NOTE_EVERY = 5.0
-CLOSE_PATIENCE = 10.0
 
 
 def check_hosts(cluster: Cluster, as_json: bool) -> int:
     plan = make_plan(cluster, Job(module="worker"))
-    code = read_code_digest(cluster)
+    tree = read_code(cluster, Path("runs"))
+    code = tree.digest if tree is not None else None
     checker = Checker(plan, open_streams(cluster, new_run_id()), pack_agent())
     try:
         look = checker.run()
@@ -44,15 +44,6 @@ def check_hosts(cluster: Cluster, as_json: bool) -> int:
     if look.unreachable:
         return EXIT_HOST_LOST
     return 1 if any(finding.level == "failure" for finding in findings) else 0
-
-
-def read_code_digest(cluster: Cluster) -> str | None:
-    """What the next run would put on the hosts."""
-    if cluster.sync is None:
-        return None
-    from launcher.tree import read_tree
-
-    return read_tree(find_sync_root(cluster.sync, Path.cwd()), cluster.sync.exclude, [Path("runs")]).digest
 
 
 def as_rows(findings: Sequence[Finding], look: Look) -> list[dict[str, Any]]:
@@ -100,11 +91,7 @@ class Checker:
         )
 
     def close(self) -> None:
-        closers = [threading.Thread(target=channel.close, daemon=True) for channel in self._channels]
-        for closer in closers:
-            closer.start()
-        for closer in closers:
-            closer.join(CLOSE_PATIENCE)
+        close_channels(dict.fromkeys(self._channels, CLOSE_PATIENCE), 2 * CLOSE_PATIENCE)
 
     def _waiting(self) -> list[int]:
         return [host for host in range(len(self._hosts)) if host not in self._unreachable and not self._is_done(host)]
@@ -114,7 +101,7 @@ class Checker:
 
     def _is_tried(self, host: int) -> bool:
         """Nobody can try a port that the first host does not hold."""
-        return host > 0 and self._coordinator.is_tried and 0 not in self._unreachable and 0 not in self._ports
+        return host > 0 and self._coordinator.needs_trial and 0 not in self._unreachable and 0 not in self._ports
 
     def _count_out(self, waiting: Sequence[int], seconds: float) -> None:
         """A transport that is still connecting has a limit of its own."""
@@ -142,8 +129,7 @@ class Checker:
             case wire.Hello():
                 self._greet(host, event)
             case wire.Inspected():
-                asked, now = self._asked[host], time.time()
-                self._offsets[host] = event.found["time"] - (asked + now) / 2, (now - asked) / 2
+                self._offsets[host] = measure_offset(event.found["time"], self._asked[host], time.time())
                 self._facts[host] = event.found
             case wire.Reserved():
                 self._coordinator.note_reserved(event.ports)
@@ -162,7 +148,7 @@ class Checker:
         self._asked[host] = time.time()
         channel.send(wire.Lease(cluster.lease))
         channel.send(wire.Inspect(python, cluster.workdir, dict(self._plan.env), self._names(), thorough=True))
-        if host == 0 and self._coordinator.is_tried:
+        if host == 0 and self._coordinator.needs_trial:
             channel.send(self._coordinator.reserve(hello.addresses))
         else:
             self._try_port(host)

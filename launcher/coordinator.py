@@ -18,7 +18,7 @@ class Coordinator:
         self._tried: dict[int, dict[str, str | None]] = {}
 
     @property
-    def is_tried(self) -> bool:
+    def needs_trial(self) -> bool:
         """One host needs no trial; local processes share theirs."""
         return len(self._hosts) > 1 and self._plan.cluster.transport != "local"
 
@@ -27,7 +27,7 @@ class Coordinator:
         candidates = list(self._plan.coordinators)
         if self._plan.cluster.transport != "local" and self._plan.cluster.hosts[0].internal_address is None:
             candidates += interfaces
-        return wire.Reserve(candidates, listen=self.is_tried)
+        return wire.Reserve(candidates, listen=self.needs_trial)
 
     def note_reserved(self, ports: dict[str, int]) -> None:
         self._ports = ports
@@ -38,19 +38,19 @@ class Coordinator:
 
     def reach(self) -> wire.Reach | None:
         """What the other hosts are to try; None before it is known, or when nothing is to be tried."""
-        return wire.Reach(list(self._ports.items())) if self._ports and self.is_tried else None
+        return wire.Reach(list(self._ports.items())) if self._ports and self.needs_trial else None
 
     def note_reached(self, host: int, problems: dict[str, str | None]) -> None:
         self._tried[host] = problems
 
     @property
-    def tried(self) -> bool:
-        return self._ports is not None and (not self.is_tried or len(self._tried) == len(self._hosts) - 1)
+    def is_settled(self) -> bool:
+        return self._ports is not None and (not self.needs_trial or len(self._tried) == len(self._hosts) - 1)
 
     @property
     def place(self) -> tuple[str, int] | None:
         """The first address that everybody reached."""
-        if not self.tried:
+        if not self.is_settled:
             return None
         assert self._ports is not None
         good = (at for at in self._ports.items() if not any(answers[at[0]] for answers in self._tried.values()))
@@ -58,7 +58,7 @@ class Coordinator:
 
     def problems(self) -> dict[int, str]:
         """For each host that could not reach the first one: what happened at the address that most of them reached."""
-        if not self.tried or self.place is not None:
+        if not self.is_settled or self.place is not None:
             return {}
         assert self._ports is not None
         best = min(self._ports, key=lambda address: sum(bool(answers[address]) for answers in self._tried.values()))

@@ -31,7 +31,7 @@ OPEN_FILES, OPEN_FILES_A_HOST, OPEN_FILES_A_PROCESS = 128, 3, 2
 def launch_plan(plan: Plan, runs: Path, as_json: bool) -> int:
     secrets = read_secrets(plan.cluster)
     allow_open_files(plan)
-    tree = read_code(plan, runs)
+    tree = read_checked_code(plan, runs)
     run = Run.create(runs, tuple(secrets.values()))
     run.write_json(run.plan, {"run": run.id, **plan_json(plan)})
     streams = open_streams(plan.cluster, run.id)
@@ -62,18 +62,15 @@ def launch_plan(plan: Plan, runs: Path, as_json: bool) -> int:
     return verdict.exit_code
 
 
-def read_code(plan: Plan, runs: Path) -> Tree | None:
+def read_checked_code(plan: Plan, runs: Path) -> Tree | None:
     """What travels to the hosts, read before any of them is bothered."""
-    sync = plan.cluster.sync
-    if sync is None:
-        return None
-    from launcher.program import check_is_synced, find_sync_root
-    from launcher.tree import read_tree
+    from launcher.program import check_is_synced, read_code
 
-    tree = read_tree(find_sync_root(sync, Path.cwd()), sync.exclude, [runs])
-    for sentence in tree.skipped:
-        print(f"launch: {sentence}", file=sys.stderr)
-    check_is_synced(plan.job, [entry.path for entry in tree.entries])
+    tree = read_code(plan.cluster, runs)
+    if tree is not None:
+        for sentence in tree.skipped:
+            print(f"launch: {sentence}", file=sys.stderr)
+        check_is_synced(plan.job, [entry.path for entry in tree.entries])
     return tree
 
 

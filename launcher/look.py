@@ -75,6 +75,11 @@ class Look:
         return {kind: counted[kind] for kind in KINDS if counted.get(kind) and self.wants(kind, host)}
 
 
+def measure_offset(there: float, asked: float, answered: float) -> tuple[float, float]:
+    """Of a clock that showed `there` between question and answer: how far it is ahead, and how wrong that may be."""
+    return there - (asked + answered) / 2, (answered - asked) / 2
+
+
 def problem_of(fact: Any) -> str | None:
     return fact.get("problem") if isinstance(fact, Mapping) else None
 

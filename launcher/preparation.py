@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from launcher import wire
 from launcher.channel import Channel
+from launcher.cluster import VISIBLE_GPUS
 from launcher.coordinator import Coordinator
 from launcher.errors import UsageError
 from launcher.plan import Plan, split_devices
@@ -125,7 +126,7 @@ class Preparation:
     def _begin(self, host: int) -> None:
         self._waiting[host] = {"Python"}
         self._channels[host].send_encoded(self._code)
-        if host == 0 or self._coordinator.is_tried:
+        if host == 0 or self._coordinator.needs_trial:
             self._waiting[host].add("port")
         if host == 0:
             self._note_port()
@@ -185,9 +186,9 @@ class Preparation:
         return self._plan.cluster.transport != "local" or self._plan.env.get("JAX_PLATFORMS") != "cpu"
 
     def _note_found(self, host: int, found: dict[str, Any]) -> None:
-        now = time.time()
-        asked = self._looked_at[host]
-        self._offsets[host] = found["time"] - (asked + now) / 2, (now - asked) / 2
+        from launcher.look import measure_offset
+
+        self._offsets[host] = measure_offset(found["time"], self._looked_at[host], time.time())
         self._found[host] = found
         self._done(host, "look")
 
@@ -254,15 +255,15 @@ class Preparation:
 
 def own_settings(found: Mapping[str, Any]) -> dict[str, str]:
     """What a host's own environment says about devices."""
-    own = {"CUDA_VISIBLE_DEVICES": found.get("visible"), "JAX_PLATFORMS": found.get("platforms")}
+    own = {VISIBLE_GPUS["cuda"]: found.get("visible"), "JAX_PLATFORMS": found.get("platforms")}
     return {name: value for name, value in own.items() if isinstance(value, str)}
 
 
 def count_gpus(found: Mapping[str, Any], env: Mapping[str, str]) -> int:
     """Of the kind that jax is told to use, else of the first kind there is."""
     counts = found["devices"]
-    named = [kind for kind in ("cuda", "rocm") if kind in env.get("JAX_PLATFORMS", "").split(",")]
-    return next((int(counts[kind]) for kind in named or ("cuda", "rocm") if counts.get(kind)), 0)
+    named = [kind for kind in VISIBLE_GPUS if kind in env.get("JAX_PLATFORMS", "").split(",")]
+    return next((int(counts[kind]) for kind in named or VISIBLE_GPUS if counts.get(kind)), 0)
 
 
 def default_python(transport: str) -> str:

@@ -6,9 +6,13 @@ import os
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from launcher.cluster import Cluster, Job, Sync
 from launcher.errors import UsageError
+
+if TYPE_CHECKING:
+    from launcher.tree import Tree
 
 OURS = Path(__file__).resolve().parent.parent
 
@@ -73,6 +77,15 @@ def find_sync_root(sync: Sync, here: Path) -> Path:
     if not root.is_dir():
         raise UsageError(f"sync.from: found no folder {root}; it begins where launch is started, in {here}")
     return root
+
+
+def read_code(cluster: Cluster, runs: Path) -> Tree | None:
+    """What a run brings to the hosts; the run folders never travel."""
+    if cluster.sync is None:
+        return None
+    from launcher.tree import read_tree
+
+    return read_tree(find_sync_root(cluster.sync, Path.cwd()), cluster.sync.exclude, [runs])
 
 
 def check_is_synced(job: Job, paths: Collection[str]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import queue
 import signal
-import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from launcher import verdict as verdicts
 from launcher import wire
-from launcher.channel import Channel, Ended, Heard, Stream
+from launcher.channel import Channel, Ended, Heard, Stream, close_channels
 from launcher.events import EventLog
 from launcher.logs import ProcessLog
 from launcher.plan import Plan
@@ -507,14 +506,8 @@ class Supervisor:
         return verdict
 
     def _close_all(self) -> None:
-        closers = [
-            threading.Thread(target=channel.close, args=(self._patience_with(number),), daemon=True)
-            for number, channel in self.channels.items()
-        ]
-        for closer in closers:
-            closer.start()
-        for closer in closers:
-            closer.join(3 * WIND_UP_PATIENCE)
+        patience = {channel: self._patience_with(number) for number, channel in self.channels.items()}
+        close_channels(patience, 3 * WIND_UP_PATIENCE)
         for log in (*self.logs.values(), *self.setup_logs.values()):
             log.close()
         self.screen.wake()

@@ -48,13 +48,18 @@ class PipeStream:
             self._process.stdin.close()
         except OSError:
             pass
-        for number in (0, signal.SIGTERM, signal.SIGKILL):
-            self._process.send_signal(number)
-            try:
-                self._process.wait(patience)
-                break
-            except subprocess.TimeoutExpired:
-                continue
+        end_program(self._process, patience)
+
+
+def end_program(program: subprocess.Popen[bytes], patience: float) -> None:
+    """For one whose input has ended: wait for it, then ask it, then make it."""
+    for number in (0, signal.SIGTERM, signal.SIGKILL):
+        program.send_signal(number)
+        try:
+            program.wait(patience)
+            return
+        except subprocess.TimeoutExpired:
+            continue
 
 
 def read_or_close(pipe: IO[bytes] | None) -> bytes:

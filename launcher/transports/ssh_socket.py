@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import signal
 import socket
 import subprocess
 import tempfile
@@ -11,6 +10,8 @@ import threading
 import time
 from collections.abc import Iterator
 from typing import Any
+
+from launcher.transports.pipe import end_program
 
 PROXY_PATIENCE = 1.0
 LAST_WORDS = 500
@@ -121,13 +122,7 @@ class ProxySocket(socket.socket):
         """Most commands end by themselves when their stdin does."""
         super().close()
         with self._turn:
-            for number in (0, signal.SIGTERM, signal.SIGKILL):
-                self._process.send_signal(number)
-                try:
-                    self._process.wait(PROXY_PATIENCE)
-                    break
-                except subprocess.TimeoutExpired:
-                    continue
+            end_program(self._process, PROXY_PATIENCE)
             if not self._errors.closed:
                 self._errors.seek(0)
                 self._said = self._errors.read()[-LAST_WORDS:]
