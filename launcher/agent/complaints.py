@@ -9,6 +9,7 @@ from typing import Iterator
 
 from launcher.agent.beneath import InTheWay
 from launcher.agent.entries import SyncError, show, to_text
+from launcher.agent.files import measure_disk
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -35,11 +36,6 @@ class Complaints:
     def _say_how_to_mend(self, error: OSError) -> str:
         if error.errno not in FULL:
             return "; choose a workdir where this user may write"
-        return f" ({count_free_bytes(self.workdir):,} bytes are free); make room there or choose another workdir"
-
-
-def count_free_bytes(folder: str) -> int:
-    while not os.path.exists(folder):
-        folder = os.path.dirname(folder)
-    room = os.statvfs(folder)
-    return room.f_bavail * room.f_frsize
+        room = measure_disk(self.workdir)
+        free = room.f_bavail * room.f_frsize
+        return f" ({free:,} bytes are free); make room there or choose another workdir"

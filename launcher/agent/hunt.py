@@ -7,6 +7,8 @@ import signal
 import time
 from typing import Dict, Iterable, List, Set
 
+from launcher.agent.files import read_if_there
+
 # <run id>.<host number>: several agents of one run may share a machine, and each cleans up after itself alone
 MARK = "HOSTMESH_AGENT"
 PAUSE = 0.01
@@ -43,7 +45,7 @@ def _parents() -> Dict[int, int]:
     for name in os.listdir("/proc") if os.path.isdir("/proc") else []:
         if name.isdigit():
             # "1234 (any) name)) S 1 …": the name may hold anything, the last parenthesis ends it
-            state, parent = _read(f"/proc/{name}/stat").rpartition(b")")[2].split()[:2] or (b"Z", b"0")
+            state, parent = read_if_there(f"/proc/{name}/stat").rpartition(b")")[2].split()[:2] or (b"Z", b"0")
             if state not in (b"Z", b"X"):
                 parents[int(name)] = int(parent)
     return parents
@@ -59,15 +61,7 @@ def _below(root: int, parents: Dict[int, int]) -> Set[int]:
 
 def _marked(pids: Iterable[int], mark: str) -> Set[int]:
     entry = f"{MARK}={mark}".encode()
-    return {pid for pid in pids if entry in _read(f"/proc/{pid}/environ").split(b"\0")}
-
-
-def _read(path: str) -> bytes:
-    try:
-        with open(path, "rb") as file:
-            return file.read()
-    except OSError:
-        return b""
+    return {pid for pid in pids if entry in read_if_there(f"/proc/{pid}/environ").split(b"\0")}
 
 
 def _kill(pids: Iterable[int]) -> None:

@@ -12,6 +12,7 @@ import time
 from functools import partial
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
+from launcher.agent import files
 from launcher.agent.devices import count_devices, find_holders, find_tpu_lock
 from launcher.agent.prepare import find_program
 
@@ -25,6 +26,7 @@ PACKAGES = (
     *("jax-cuda12-plugin", "jax-cuda12-pjrt", "jax-cuda13-plugin", "jax-cuda13-pjrt"),
 )
 PROXIES = ("grpc_proxy", "https_proxy", "http_proxy", "all_proxy", "no_grpc_proxy", "no_proxy")
+CLOCK_SOURCE = "/sys/devices/system/clocksource/clocksource0/current_clocksource"
 TIME_ERROR = 5  # adjtimex: the clock is not synchronised
 
 # Asked of the workers' Python, which may be anything; what else it prints comes before the last line.
@@ -192,11 +194,7 @@ def resolve_all(names: Sequence[str]) -> Dict[str, Optional[List[str]]]:
 
 
 def measure_disk(place: str) -> Dict[str, Any]:
-    """Of the nearest folder that is there: a workdir may be yet to come."""
-    there = os.path.abspath(place)
-    while not os.path.isdir(there) and there != "/":
-        there = os.path.dirname(there)
-    size = os.statvfs(there)
+    size = files.measure_disk(place)
     return {"path": place, "size": size.f_blocks * size.f_frsize, "free": size.f_bavail * size.f_frsize}
 
 
@@ -213,7 +211,7 @@ def read_system(root: str) -> Dict[str, Any]:
     return {
         "kernel": os.uname().release,
         "open_files": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
-        "clock_source": _read(f"{root}/sys/devices/system/clocksource/clocksource0/current_clocksource").strip(),
+        "clock_source": files.read_if_there(f"{root}{CLOCK_SOURCE}").decode().strip(),
         "clock_is_kept": _is_clock_kept(),
     }
 
@@ -223,11 +221,3 @@ def _is_clock_kept() -> bool:
     import ctypes
 
     return bool(ctypes.CDLL(None).adjtimex(ctypes.create_string_buffer(512)) != TIME_ERROR)
-
-
-def _read(path: str) -> str:
-    try:
-        with open(path) as file:
-            return file.read()
-    except OSError:
-        return ""

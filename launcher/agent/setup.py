@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import socket
 import subprocess
 import time
 from typing import Dict, List, Optional
+
+from launcher.agent.files import lock_within, read_if_there
 
 LOCK_PATIENCE = 1800.0
 LAST_LINES = 8
@@ -22,8 +23,9 @@ def set_up(commands: List[str], key: str, workdir: Optional[str], env: Dict[str,
     folder = os.path.expanduser(workdir or "~")
     stamp = _stamp_of(folder)
     with open(stamp + ".lock", "w") as lock:  # hosts that share a home folder must not install over each other
-        _lock(lock.fileno())
-        if _read(stamp) == key:
+        if not lock_within(lock.fileno(), LOCK_PATIENCE):
+            raise SetupError("setup: another run has been setting up this host for 30 minutes")
+        if read_if_there(stamp) == key.encode():
             return 0.0
         began = time.monotonic()
         for command in commands:
@@ -41,25 +43,6 @@ def _stamp_of(folder: str) -> str:
     cache = os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "hostmesh")
     os.makedirs(cache, exist_ok=True)
     return os.path.join(cache, "setup-" + hashlib.sha256(place.encode(errors="surrogateescape")).hexdigest()[:16])
-
-
-def _lock(fd: int) -> None:
-    deadline = time.monotonic() + LOCK_PATIENCE
-    while True:
-        try:
-            return fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                raise SetupError("setup: another run has been setting up this host for 30 minutes") from None
-            time.sleep(0.1)
-
-
-def _read(path: str) -> str:
-    try:
-        with open(path) as file:
-            return file.read()
-    except OSError:
-        return ""
 
 
 def _run(command: str, folder: str, env: Dict[str, str], output: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 import zlib
 from typing import Dict, List, Optional, Set, Tuple
 
@@ -17,7 +16,6 @@ from launcher.agent.sync_state import NEW_FILE, SyncState
 __all__ = ["Incoming", "SyncError"]
 
 LOCK_PATIENCE = 60.0
-LOCK_PAUSE = 0.02
 
 
 class Incoming:
@@ -89,14 +87,11 @@ class Incoming:
         os.close(self._top)
 
     def _lock(self) -> None:
-        deadline = time.monotonic() + LOCK_PATIENCE
-        while not self._state.try_lock():
-            if time.monotonic() > deadline:
-                raise SyncError(
-                    f"another run, or another host that shares {show(self.workdir)}, has been syncing into it for"
-                    f" {LOCK_PATIENCE:g} s; wait for it, or give this run another workdir"
-                )
-            time.sleep(LOCK_PAUSE)
+        if not self._state.lock_within(LOCK_PATIENCE):
+            raise SyncError(
+                f"another run, or another host that shares {show(self.workdir)}, has been syncing into it for"
+                f" {LOCK_PATIENCE:g} s; wait for it, or give this run another workdir"
+            )
 
     def _store(self, number: int, last: bool, piece: bytes) -> None:
         assert self._wanted is not None

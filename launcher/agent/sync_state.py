@@ -9,6 +9,7 @@ from typing import Dict, NamedTuple
 
 from launcher.agent.beneath import FOLDER, make_folder
 from launcher.agent.entries import STATE_FOLDER, is_safe
+from launcher.agent.files import lock_within
 
 LOCK, STAGING, MANIFEST, FOUND = b"lock", b"staging", b"manifest.json", b"found.json"
 NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
@@ -51,13 +52,9 @@ class SyncState:
         self.staging = os.open(STAGING, FOLDER, dir_fd=self.folder)
         self._lock = os.open(LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644, dir_fd=self.folder)
 
-    def try_lock(self) -> bool:
+    def lock_within(self, patience: float) -> bool:
         """Holds for every process that has this descriptor: a child that locks does it for its parent."""
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
+        return lock_within(self._lock, patience)
 
     def clear(self) -> None:
         """Only for who holds the lock."""
