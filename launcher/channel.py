@@ -15,9 +15,12 @@ from launcher.transports import CLOSE_PATIENCE
 
 BEATS_PER_LEASE = 5
 UNHANDLED = 64
+# Bytes of output after which an agent is told that they have been dealt with.
+ACKNOWLEDGE_EVERY = 16 << 10
 
 
-BOUNDED = (wire.Output, wire.Fact)
+BULK = (wire.Output, wire.SetupOutput)
+BOUNDED = (*BULK, wire.Fact)
 
 
 class Stream(Protocol):
@@ -62,6 +65,7 @@ class Channel:
         self._outbox.put([package])
         # What workers can send without end waits in the reader when the supervisor is behind: memory stays bounded.
         self._room = threading.Semaphore(UNHANDLED)
+        self._unacknowledged = 0
         self._errors: deque[bytes] = deque(maxlen=20)
         self._errors_reader = self._start(self._read_errors)
         self._start(self._read)
@@ -90,6 +94,14 @@ class Channel:
     def handled(self, event: Any) -> None:
         if isinstance(event, BOUNDED):
             self._room.release()
+        if isinstance(event, BULK):
+            self._acknowledge(len(event.data))
+
+    def _acknowledge(self, size: int) -> None:
+        self._unacknowledged += size
+        if self._unacknowledged >= ACKNOWLEDGE_EVERY:
+            self.send(wire.Acknowledge(self._unacknowledged))
+            self._unacknowledged = 0
 
     def close(self, patience: float = CLOSE_PATIENCE) -> None:
         """`patience` is how long the agent is given to wind up."""

@@ -55,7 +55,8 @@ def launch_plan(plan: Plan, runs: Path, as_json: bool) -> int:
     except OSError as error:
         raise HostmeshError(f"the run ended because {run.folder} cannot be written: {error.strerror}") from None
     seconds = time.time() - began
-    screen.note(f"launch: {verdict.text()}" + (f" in {seconds:.1f} s" if verdict.exit_code == 0 else ""))
+    if not supervisor.has_told:
+        screen.note(f"launch: {verdict.text()}" + (f" in {seconds:.1f} s" if verdict.exit_code == 0 else ""))
     while not (screen.finish(timeout=0.5) and events.finish(timeout=0.5)):
         if supervisor.asked_again():
             os._exit(verdict.exit_code)  # a thread that waits for a reader would hold up the interpreter's own end

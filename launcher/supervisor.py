@@ -29,7 +29,13 @@ if TYPE_CHECKING:
 
 STOP_GRACE = 3.0
 TICK = 0.5
+# From the end of a run on: until its processes have ended, and until all that they printed is here. The latter may
+# take its time over a slow link; who asked the run to stop does not want to wait for it.
 WIND_UP_PATIENCE = 6.0
+OUTPUT_PATIENCE = {"succeeded": 300.0, "stopped": 3.0}
+OUTPUT_PATIENCE_OTHERWISE = 30.0
+# Then the verdict is told before all output is here.
+TELL_AFTER = 1.0
 HINT_EVERY = 10.0
 # Seconds for an agent to say hello on a host that is connected; all of them get their source from one launcher.
 CONNECT_PATIENCE = 30.0
@@ -217,6 +223,8 @@ class Supervisor:
         self._connect_patience = CONNECT_PATIENCE + CONNECT_PATIENCE_A_HOST * len(hosts)
         self.gone: set[int] = set()
         self.lost: set[int] = set()
+        self.started: set[int] = set()
+        self.has_told = False
         self.began = self.hinted = time.monotonic()
 
     def run(self) -> Verdict:
@@ -360,6 +368,7 @@ class Supervisor:
             case wire.SetupOutput():
                 self._setup_log(host).write(event.data)
             case wire.Started():
+                self.started.add(event.process_id)
                 self.events.add("process started", **event._asdict(), host=state.hosts[host])
             case wire.Exited():
                 self._note_exit(host, event)
@@ -431,8 +440,17 @@ class Supervisor:
                 state.save_seconds = max(state.save_seconds or 0.0, seconds)
             case "saved", {"step": int(step)}:
                 state.saved_step = step
+            case "dropped", {"facts": int(facts), "bytes": int(count)}:
+                self._note_dropped(process_id, facts, count)
             case "summary", _ if process_id == 0:
                 self._save(self.run_folder.summary, self.run_folder.encode_json(detail))
+
+    def _note_dropped(self, process_id: int, facts: int, count: int) -> None:
+        if facts:
+            self.screen.note(f"launch: {facts} reports of process {process_id} were dropped: they came too fast")
+        if count:
+            why = "the temporary folder of its host has no room"
+            self.screen.note(f"launch: {count:,} bytes that process {process_id} printed were lost: {why}")
 
     def _note_crash(self, process_id: int, detail: dict[str, Any]) -> None:
         crash = redact_json({**verdicts.NO_CRASH, **detail}, self.secrets.values())
@@ -459,6 +477,11 @@ class Supervisor:
         elif left := sorted(failure.process_id for failure in state.failures if failure.was_preempted):
             names = " ".join(map(str, left))
             self.screen.note(f"launch: {waited} waiting for the others to leave as well as {names} (preempted)")
+        elif waiting := {p.host for p in self.plan.processes} - {
+            p.host for p in self.plan.processes if p.process_id in self.started or p.process_id in state.exits
+        }:
+            hosts = name_some([state.hosts[host] for host in sorted(waiting)])
+            self.screen.note(f"launch: {waited} waiting for {hosts} to start processes")
         elif state.joining - state.joined:
             for process_id in sorted(set(range(state.num_processes)) - state.joining):
                 what = "ended without calling" if process_id in state.exits else "has not called"
@@ -488,22 +511,61 @@ class Supervisor:
         """Stop every host and take in what is still on its way; who else failed only becomes known now."""
         failed = verdict.outcome in ("failed", "host lost")
         culprit = next((f for f in self.state.failures if f.process_id == verdict.process_id), None)
-        interrupts = len(self.state.interrupts)
         for process_id, log in self.logs.items():
             if culprit is not None and process_id != culprit.process_id:
                 self.screen.mute(log)  # from here on the others would only complain of a lost peer
         self.stopping = True
         for channel in self._living():
             channel.send(wire.Stop(stacks=failed))
-        deadline = time.monotonic() + WIND_UP_PATIENCE
-        while self._living() and time.monotonic() < deadline:
-            if self._take_in(TICK):
-                deadline = time.monotonic() + WIND_UP_PATIENCE
-            if len(self.state.interrupts) > max(interrupts, 1):
-                break
+        began = time.monotonic()
+        self._await_ends(began + WIND_UP_PATIENCE)
         if culprit is not None:
-            return blame(culprit, self.state)
+            verdict = blame(culprit, self.state)
+        self._await_output(verdict, began)
         return verdict
+
+    def _await_ends(self, deadline: float) -> None:
+        interrupts = max(len(self.state.interrupts), 1)
+        while self._unended() and time.monotonic() < deadline and len(self.state.interrupts) <= interrupts:
+            self._take_in(TICK)
+
+    def _unended(self) -> list[int]:
+        """Processes, on hosts that have an agent, of which no exit is known."""
+        return [process_id for process_id in self._within_reach() if process_id not in self.state.exits]
+
+    def _await_output(self, verdict: Verdict, began: float) -> None:
+        """Over a slow link what processes printed comes long after their end."""
+        limit = began + OUTPUT_PATIENCE.get(verdict.outcome, OUTPUT_PATIENCE_OTHERWISE)
+        interrupts, hinted = len(self.state.interrupts), began
+        heard = time.monotonic()
+        while self._living() and time.monotonic() < min(limit, heard + WIND_UP_PATIENCE):
+            if self._take_in(TICK):
+                heard = time.monotonic()
+            if len(self.state.interrupts) > interrupts:
+                break
+            now = time.monotonic()
+            if now - began > TELL_AFTER and verdict.exit_code != 0 and not self.has_told:
+                self.has_told = True
+                self.screen.note(f"launch: {verdict.text()}")
+            if now - hinted > HINT_EVERY:
+                hinted = now
+                self.screen.note(f"launch: still fetching what processes on {self._name_living()} printed")
+        if left := self._unfetched():
+            names = " ".join(map(str, left))
+            self.screen.note(f"launch: not all that process {names} printed was fetched from {self._name_living()}")
+
+    def _name_living(self) -> str:
+        return name_some([self.state.hosts[number] for number in sorted(self.state.readiness.greeted - self.gone)])
+
+    def _unfetched(self) -> list[int]:
+        """Processes of whose output more may be on a host that still has its agent."""
+        return [process_id for process_id in self._within_reach() if not self.logs[process_id].ended]
+
+    def _within_reach(self) -> list[int]:
+        """Processes that were to start, on hosts that have an agent."""
+        living = self.state.readiness.greeted - self.gone
+        ids = [process.process_id for process in self.plan.processes if process.host in living]
+        return [process_id for process_id in ids if process_id in self.logs]
 
     def _close_all(self) -> None:
         patience = {channel: self._patience_with(number) for number, channel in self.channels.items()}

@@ -106,6 +106,12 @@ class Signal(NamedTuple):
     number: int
 
 
+class Acknowledge(NamedTuple):
+    """So many more bytes of output have been dealt with; how soon this comes tells how fast the link is."""
+
+    size: int
+
+
 class Stop(NamedTuple):
     """Take the stacks of every process that can give them, if asked to; kill everything, send the rest, say Bye."""
 
@@ -226,7 +232,7 @@ class Beat(NamedTuple):
 KINDS: Dict[str, Any] = {
     kind.__name__: kind
     for kind in (
-        *(Lease, Code, Sync, Piece, Setup, Inspect, Prepare, Reserve, Reach, Spawn, Signal, Stop, Beat),
+        *(Lease, Code, Sync, Piece, Setup, Inspect, Prepare, Reserve, Reach, Spawn, Signal, Acknowledge, Stop, Beat),
         *(Hello, Wanted, Synced, SetupOutput, SetUp, Inspected, Ready, Refused, Reserved, Reached),
         *(Started, Output, Exited, Drained, Stacks, Fact, Bye),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import queue
+import signal
 import socket
 import sys
 import time
@@ -13,6 +14,7 @@ from typing import Any, TypeVar
 
 import pytest
 from conftest import await_true, is_alive
+from hung_disk import hung_disk
 
 from launcher import wire
 from launcher.agent import hunt
@@ -27,18 +29,19 @@ Event = TypeVar("Event")
 class Talk:
     """A channel to an agent on this machine, and what came back."""
 
-    def __init__(self, python: str | None = None, lease: float = 10.0) -> None:
+    def __init__(self, python: str | None = None, lease: float = 10.0, stream: type[LocalStream] = LocalStream) -> None:
         self.inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.mark = f"{new_run_id()}.0"
-        stream = LocalStream(python, {hunt.MARK: self.mark})
-        self.channel = Channel(0, stream, pack_agent(), lease, self.inbox)
+        self.channel = Channel(0, stream(python, {hunt.MARK: self.mark}), pack_agent(), lease, self.inbox)
 
     def hear(self, kind: type[Event], timeout: float = 20) -> Event:
         deadline = time.monotonic() + timeout
         while True:
             entry = self.inbox.get(timeout=max(0.01, deadline - time.monotonic()))
-            if isinstance(entry, Heard) and isinstance(entry.event, kind):
-                return entry.event
+            if isinstance(entry, Heard):
+                self.channel.handled(entry.event)
+                if isinstance(entry.event, kind):
+                    return entry.event
             if isinstance(entry, kind):
                 return entry
             assert not isinstance(entry, Ended), entry
@@ -140,6 +143,36 @@ def test_an_agent_that_is_not_heard_from_stops(talk: Callable[..., Talk]) -> Non
     await_true(lambda: not is_alive(worker) and not is_alive(pid), 5, "worker and agent gone")
 
 
+def test_a_stopped_agent_is_ended_by_its_guardian(talk: Callable[..., Talk]) -> None:
+    """Nobody closes the stream and the agent can do nothing: the guardian's own lease is all there is."""
+    agent = talk(lease=2.0)
+    hello = agent.hear(wire.Hello)
+    agent.channel.send(wire.Lease(2.0))
+    agent.prepare()
+    agent.hear(wire.Ready)
+    agent.channel.send(wire.Spawn(0, {}, ["sleep", "1000"], False))
+    worker = agent.hear(wire.Started).pid
+    agent.hear(wire.Beat)  # with it the guardian has heard of the lease
+    os.kill(hello.pid, signal.SIGSTOP)
+    gone = [worker, hello.pid, hello.guardian_pid]
+    await_true(lambda: not any(map(is_alive, gone)), 2.0 + 10, "worker, agent and guardian gone")
+
+
+def test_a_guardian_that_is_stopped_for_a_moment_ends_nobody(talk: Callable[..., Talk]) -> None:
+    """What a suspended machine looks like to it: it was away itself."""
+    agent = talk(lease=2.0)
+    hello = agent.hear(wire.Hello)
+    agent.channel.send(wire.Lease(2.0))
+    agent.hear(wire.Beat)
+    os.kill(hello.guardian_pid, signal.SIGSTOP)
+    for _ in range(5):
+        agent.hear(wire.Beat)
+    os.kill(hello.guardian_pid, signal.SIGCONT)
+    for _ in range(3):
+        agent.hear(wire.Beat)
+    assert is_alive(hello.pid) and is_alive(hello.guardian_pid)
+
+
 def test_noise_before_the_agent_does_no_harm(talk: Callable[..., Talk], tmp_path: Path) -> None:
     noisy = tmp_path / "python"
     noisy.write_text(f'#!/bin/sh\necho "Welcome to this host"\nexec {sys.executable} "$@"\n')
@@ -158,6 +191,91 @@ def test_a_worker_that_talks_nonsense_to_its_agent_does_no_harm(talk: Callable[.
     )
     agent.channel.send(wire.Spawn(0, {}, [sys.executable, "-c", nonsense], False))
     assert agent.hear(wire.Exited).code == 0
+
+
+@pytest.mark.parametrize("depth", [100, 100_000])
+def test_a_fact_nested_too_deep_ends_nobody(talk: Callable[..., Talk], depth: int) -> None:
+    agent = talk()
+    agent.prepare()
+    agent.hear(wire.Ready)
+    text = (
+        "import os, socket\ns = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)\ns.setblocking(True)\n"
+        f"deep = '[' * {depth} + ']' * {depth}\n"
+        'fact = \'{"name": "x", "process_id": 0, "pid": %d, "detail": {"y": %s}}\'\n'
+        "for y in (deep, '1'):\n"
+        "    s.sendto((fact % (os.getpid(), y)).encode(), os.environ['HOSTMESH_FACTS_SOCKET'])\n"
+    )
+    agent.channel.send(wire.Spawn(0, {}, [sys.executable, "-c", text], False))
+    if depth == 100:
+        assert "nested" in agent.hear(wire.Fact).detail["problem"]
+    assert agent.hear(wire.Fact).detail == {"y": 1}
+    assert agent.hear(wire.Exited).code == 0
+
+
+def test_a_workdir_on_a_hung_disk_is_told_and_does_not_silence_the_agent(
+    talk: Callable[..., Talk], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with hung_disk(tmp_path / "work") as workdir:
+        agent = talk()
+        agent.prepare(workdir=str(workdir))
+        for _ in range(4):
+            agent.hear(wire.Beat)
+        agent.channel.send(wire.Stop(stacks=False))
+        assert agent.hear(wire.Bye).survivors == []
+
+
+def test_a_process_that_waits_for_a_hung_disk_does_not_silence_the_agent(
+    talk: Callable[..., Talk], tmp_path: Path
+) -> None:
+    (tmp_path / "work").mkdir()
+    agent = talk()
+    agent.prepare(workdir=str(tmp_path / "work"))
+    agent.hear(wire.Ready)
+    with hung_disk(tmp_path / "work"):
+        agent.channel.send(wire.Spawn(0, {}, ["true"], False))
+        for _ in range(3):
+            agent.hear(wire.Beat)
+        agent.channel.send(wire.Stop(stacks=True))
+        assert agent.hear(wire.Exited).code == -signal.SIGKILL
+        assert agent.hear(wire.Bye).survivors == []
+
+
+SLOW_LINK = 125_000  # bytes a second, as 1 Mbit/s has
+
+
+class SlowStream(LocalStream):
+    """What the agent sends comes over a slow link."""
+
+    def read(self) -> bytes:
+        pipe = self._process.stdout
+        assert pipe is not None
+        data = os.read(pipe.fileno(), 4096)
+        time.sleep(len(data) / SLOW_LINK)
+        if not data:
+            pipe.close()
+        return data
+
+
+@pytest.mark.parametrize("source", ["a process", "setup"])
+def test_what_matters_overtakes_a_backlog_of_output(
+    talk: Callable[..., Talk], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    agent = talk(stream=SlowStream)
+    agent.prepare()
+    agent.hear(wire.Ready)
+    flood = f"yes 0123456789 | head -c 20000000; touch {tmp_path}/printed; sleep 1000"
+    if source == "setup":
+        agent.channel.send(wire.Setup([flood], "key", str(tmp_path), {}))
+    else:
+        agent.channel.send(wire.Spawn(0, {}, ["sh", "-c", flood], False))
+    await_true((tmp_path / "printed").exists, 20, "the flood not to wait for the link")
+    for _ in range(3):
+        agent.hear(wire.Beat)  # the window has adapted by now
+    asked = time.monotonic()
+    agent.channel.send(wire.Spawn(1, {}, ["sh", "-c", "exit 3"], False))
+    assert agent.hear(wire.Exited).code == 3
+    assert time.monotonic() - asked < 3
 
 
 def test_facts_beyond_what_the_agent_takes_are_dropped_and_counted(

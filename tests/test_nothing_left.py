@@ -203,6 +203,31 @@ def test_stopped_agent_is_noticed_and_ended(leased: LiveRun) -> None:
     assert "here has been silent for 2 s" in leased.result["message"]
 
 
+@pytest.mark.parametrize("ending", ["pass", "raise SystemExit(3)"])
+@pytest.mark.parametrize("how", [[], ["--cold"]], ids=["warm", "cold"])
+def test_a_chatty_child_that_a_process_leaves_behind_keeps_no_run_alive(
+    start: Start, script: Script, how: list[str], ending: str
+) -> None:
+    text = "import subprocess\nchild = subprocess.Popen(['yes'], start_new_session=True)\nprint('child', child.pid)\n"
+    run = start("--local", "2", *how, script(text + ending))
+    assert run.wait(30) == (3 if "3" in ending else 0)
+    assert not processes_of(run.id)
+    ended = run.await_event("run ended")["time"] - run.await_event("process exited", count=2)["time"]
+    assert ended < 5, f"{ended:.1f} s from the last exit to the end"
+
+
+def test_a_chatty_child_does_not_outlive_a_stop(start: Start, script: Script) -> None:
+    text = (
+        "import os, subprocess, time\nsubprocess.Popen(['yes'], start_new_session=True)\n"
+        "if os.environ['HOSTMESH_PROCESS_ID'] == '0': time.sleep(1000)\n"
+    )
+    run = start("--local", "2", "--cold", script(text))
+    run.await_event("process exited", process_id=1)
+    run.launcher.send_signal(signal.SIGTERM)
+    assert run.wait(30) == 128 + signal.SIGTERM
+    assert not processes_of(run.id)
+
+
 def test_two_runs_side_by_side_do_not_touch_each_other(start: Start, script: Script) -> None:
     first = Stubborn(start, script, "--cold")
     for file in first.run.folder.glob("children-?"):

@@ -7,6 +7,7 @@ import os
 import re
 import resource
 import shlex
+import signal
 import subprocess
 import sys
 import time
@@ -244,3 +245,71 @@ def test_a_flood_of_facts_stays_bounded_too(start: Start, script: Script) -> Non
 def test_colour_is_for_terminals_only(launch: Launch, script: Script) -> None:
     done = launch("--local", "1", script("print('\\x1b[31mred\\x1b[0m')"))
     assert "\x1b" not in done.stdout and "red" in done.stdout
+
+
+# Each of these makes a new stdout or stderr out of the one the process has; a regular file would be truncated by it.
+REOPENED = """
+import os, subprocess, sys
+print("one")
+subprocess.run("echo two; echo three > /dev/stderr; echo four > /dev/stdout; echo five >&2", shell=True)
+open("/dev/stderr", "w").write("six\\n")
+with open("/proc/self/fd/1", "w") as own:
+    try:
+        own.truncate(0)
+    except OSError:
+        pass  # a pipe has nothing to truncate
+    own.write("seven\\n")
+os.write(2, b"eight\\n")
+raise ValueError("nine")
+"""
+
+
+@pytest.mark.parametrize("how", [[], ["--cold"]], ids=["warm", "cold"])
+def test_nothing_a_process_does_to_its_streams_loses_output(start: Start, script: Script, how: list[str]) -> None:
+    run = start("--local", "2", *how, script(REOPENED))
+    assert run.wait() == 1
+    assert "ValueError: nine" in run.result["detail"][0]
+    told = run.result["process_id"]
+    lines = run.log(told).decode().splitlines()
+    assert lines[:8] == ["one", "two", "three", "four", "five", "six", "seven", "eight"]
+    assert lines[-1] == "ValueError: nine"
+
+
+def test_more_than_a_pipe_holds_does_not_hold_a_process_up_whose_agent_is_stopped(start: Start, script: Script) -> None:
+    """A moment's pause of the agent, with nothing lost."""
+    name = script(
+        "import os, time\nwhile not os.path.exists('go'): time.sleep(0.01)\nfor k in range(300_000): print(k)\n"
+    )
+    run = start("--local", "1", "--cold", name)
+    agent = run.await_event("host connected")["agent_pid"]
+    run.await_event("process started")
+    os.kill(agent, signal.SIGSTOP)
+    (run.folder / "go").touch()
+    time.sleep(0.5)
+    os.kill(agent, signal.SIGCONT)
+    assert run.wait() == 0
+    assert run.log(0) == b"".join(b"%d\n" % k for k in range(300_000))
+
+
+def test_output_that_finds_no_room_on_its_host_is_told(start: Start, script: Script) -> None:
+    """A limit on the agent's files stands in for a full disk under its temporary folder."""
+    name = script(
+        "import os, time\nwhile not os.path.exists('go'): time.sleep(0.01)\nfor _ in range(9000): print('x' * 99)\n"
+        "print('the end')\n"
+    )
+    run = start("--local", "1", "--cold", name)
+    agent = run.await_event("host connected")["agent_pid"]
+    run.await_event("process started")
+    resource.prlimit(agent, resource.RLIMIT_FSIZE, (300_000, 300_000))
+    (run.folder / "go").touch()
+    assert run.wait() == 0
+    lost = run.await_event("dropped")["detail"]["bytes"]
+    assert lost == 900_008 - 300_000
+    assert f"launch: {lost:,} bytes that process 0 printed were lost" in run.stderr
+
+
+def test_reports_that_were_dropped_are_told(start: Start, script: Script) -> None:
+    text = "from worker.facts import send_fact\nfor _ in range(3): send_fact('metric', text='x' * 200_000)\n"
+    run = start("--local", "1", "--cold", script(text))
+    assert run.wait() == 0
+    assert "launch: 3 reports of process 0 were dropped" in run.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import socket
@@ -12,26 +13,38 @@ from worker.identity import FACTS_SOCKET, PROCESS_ID
 LONGEST_FACT = 128 << 10
 PATIENCE = 1.0
 
-dropped_facts = 0
+dropped_facts = 0  # how many the agent has not got; told with the next one, and at the end
 
 
 def send_fact(name: str, *, must_arrive: bool = False, **detail: object) -> None:
     """Dropped and counted when the agent does not keep up, unless it must arrive: that waits a second."""
-    global dropped_facts
     address = os.environ.get(FACTS_SOCKET)
     if address is None:
         return
-    fact = {"name": name, "process_id": int(os.environ[PROCESS_ID]), "pid": os.getpid(), "detail": detail}
+    fact = {
+        "name": name,
+        "process_id": int(os.environ[PROCESS_ID]),
+        "pid": os.getpid(),
+        "detail": detail,
+        "dropped": dropped_facts,
+    }
     message = json.dumps(fact, ensure_ascii=False).encode("utf-8", "replace")
     if len(message) > LONGEST_FACT:
-        dropped_facts += 1
+        _note_dropped()
         return
     deadline = time.monotonic() + (PATIENCE if must_arrive else 0)
     while not _try_send(address, message):
         if time.monotonic() >= deadline:
-            dropped_facts += 1
+            _note_dropped()
             return
         time.sleep(0.01)
+
+
+def _note_dropped() -> None:
+    global dropped_facts
+    if not dropped_facts:
+        atexit.register(send_fact, "leaving", must_arrive=True)
+    dropped_facts += 1
 
 
 def _try_send(address: str, message: bytes) -> bool:

@@ -17,7 +17,7 @@ class Aside:
     def __init__(
         self, work: Callable[[], Any], then: Callable[[Any, Optional[str]], None], limit: float, what: str
     ) -> None:
-        self.then, self.what = then, what
+        self.then, self.what, self.limit = then, what, limit
         self.deadline = time.monotonic() + limit
         self.fd, write = os.pipe()
         self._answer = b""
@@ -43,9 +43,13 @@ class Aside:
         self.then(answer.get("result"), answer.get("problem"))
 
     def expire(self) -> None:
-        """Its end is heard like any other."""
-        self._answer = json.dumps({"problem": f"{self.what} took too long"}).encode()
-        os.kill(self.pid, signal.SIGKILL)
+        """`finish` is next: nobody waits for the child's end, which does not come while it waits for a hung disk."""
+        problem = f"{self.what} took longer than {self.limit:g} s; does the disk there answer?"
+        self._answer = json.dumps({"problem": problem}).encode()
+        try:
+            os.kill(self.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
 
 
 def _work_and_leave(agent: int, work: Callable[[], Any], write: int) -> None:

@@ -4,31 +4,89 @@ from __future__ import annotations
 
 import os
 import signal
+import time
+from typing import Optional
 
 from launcher.agent.hunt import kill_all
 from launcher.agent.linux import adopt_orphans, die_with_parent
 
+SIGNALS = (signal.SIGCHLD, signal.SIGTERM)
+TICK = 1.0
+# Before the agent has named its lease; it may be unpacking on a busy host.
+FIRST_LIMIT = 60.0
+# The launcher, which counts the same silence, is to be the first that gives up.
+BEYOND_LEASE = 2.0
 
-def guard(mark: str, folder: str) -> int:
-    """Fork: returns the guardian's pid in the child, which goes on as the agent; the parent stays and never returns."""
+
+class Guardian:
+    """What the agent knows of its guardian."""
+
+    def __init__(self, pid: int, pulse: int) -> None:
+        self.pid, self._pulse = pid, pulse
+        os.set_blocking(pulse, False)
+
+    def reassure(self, lease: float) -> None:
+        """Say that the agent is at work, and how long it may be silent."""
+        try:
+            os.write(self._pulse, b"%f\n" % lease)
+        except OSError:
+            pass  # it is dead or stopped, and this agent goes on as long as the launcher is there
+
+
+def guard(mark: str, folder: str) -> Guardian:
+    """Fork: returns in the child, which goes on as the agent; the parent stays and never returns."""
     guardian = os.getpid()
     adopt_orphans()
+    heard, pulse = os.pipe()
     agent = os.fork()
     if agent == 0:
+        os.close(heard)
         os.setsid()
         die_with_parent(guardian, signal.SIGTERM)
         adopt_orphans()
-        return guardian
+        return Guardian(guardian, pulse)
+    os.close(pulse)
     _let_go_of_the_stream()
-    signal.signal(signal.SIGTERM, lambda *_: os.kill(agent, signal.SIGKILL))
-    for number in (signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
-    while os.waitpid(-1, 0)[0] != agent:
-        pass
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    _await_end(agent, heard)
     kill_all(mark, spare=set())
     remove(folder)
     os._exit(0)
+
+
+def _await_end(agent: int, heard: int) -> None:
+    """Of the agent, which is killed when somebody asks for it, or when it has been silent for longer than its lease: a
+    stopped agent could not end its processes."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    os.set_blocking(heard, False)
+    silence, limit = 0.0, FIRST_LIMIT
+    while not _has_ended(agent):
+        began = time.monotonic()
+        got = signal.sigtimedwait(SIGNALS, TICK)
+        # A machine that was suspended must not count that as the agent's silence.
+        silence += min(time.monotonic() - began, 2 * TICK)
+        if lease := _hear(heard):
+            silence, limit = 0.0, lease + BEYOND_LEASE
+        if silence > limit or (got is not None and got.si_signo == signal.SIGTERM):
+            os.kill(agent, signal.SIGKILL)
+
+
+def _has_ended(agent: int) -> bool:
+    """And reaps what the guardian has inherited."""
+    while True:
+        pid, _ = os.waitpid(-1, os.WNOHANG)
+        if pid in (0, agent):
+            return pid == agent
+
+
+def _hear(heard: int) -> Optional[float]:
+    """The lease that the agent named last, None when it has been silent."""
+    try:
+        words = os.read(heard, 1 << 16).split()
+    except BlockingIOError:
+        return None
+    return float(words[-1]) if words else None
 
 
 def _let_go_of_the_stream() -> None:

@@ -26,6 +26,11 @@ def kill_all(mark: str, spare: Set[int], patience: float = 4.0) -> List[int]:
     return []
 
 
+def kill_once(mark: str, spare: Set[int]) -> None:
+    """For somebody who wants to see their exit codes: whoever is found now, and no reaping."""
+    _kill(find_all(mark, os.getpid()) - spare)
+
+
 def kill_marked(mark: str, patience: float = 2.0) -> None:
     """For somebody who is not above them: kill whoever carries the mark, and leave the reaping to others."""
     deadline = time.monotonic() + patience

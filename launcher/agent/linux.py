@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import os
 import signal
 import sys
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
+F_SETPIPE_SZ = 1031
 FALLOC_FL_KEEP_SIZE_AND_PUNCH_HOLE = 1 | 2
 
 _libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
@@ -33,3 +35,12 @@ def forget_beginning(fd: int, length: int) -> None:
     if _libc is not None:
         offset, size = ctypes.c_longlong(0), ctypes.c_longlong(length)
         _libc.fallocate(fd, FALLOC_FL_KEEP_SIZE_AND_PUNCH_HOLE, offset, size)
+
+
+def enlarge_pipe(fd: int, size: int) -> None:
+    """Where the user has too many large pipes already, this one stays as it is."""
+    if _libc is not None:
+        try:
+            fcntl.fcntl(fd, F_SETPIPE_SZ, size)
+        except OSError:
+            pass

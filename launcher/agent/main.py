@@ -11,16 +11,18 @@ import socket
 import sys
 import time
 from collections import deque
-from typing import Any, Deque, Dict, List, Optional
+from functools import partial
+from typing import Any, Callable, Deque, Dict, List, Optional, Tuple
 
 from launcher import wire
 from launcher.agent import hunt
-from launcher.agent.guardian import guard, remove
-from launcher.agent.nursery import Nursery, explain, start_file
+from launcher.agent.flow import Window
+from launcher.agent.guardian import Guardian, guard, remove
+from launcher.agent.nursery import Nursery, start_file
+from launcher.agent.output import Output
 from launcher.agent.ports import list_addresses
 from launcher.agent.prepare import Preparing
-from launcher.agent.spawn import spawn
-from launcher.agent.tail import Tail
+from launcher.agent.spawn import read_exec_error, spawn
 from worker.identity import DUMP_SIGNAL, FACTS_SOCKET, STACKS_FILE
 
 BEAT_EVERY = 1.0
@@ -31,8 +33,11 @@ OBEY_PATIENCE = 0.2
 OUTBOX_FULL = 512 << 10
 STACKS_PATIENCE = 0.5
 KILL_PATIENCE = 5.0
+KILL_REST_EVERY = 0.1
 # More than the socket holds: whoever sends without end cannot keep the agent from its other duties.
 FACTS_AT_ONCE = 1000
+# Deeper ones would end whoever walks through them.
+DEEPEST_FACT = 32
 
 
 def main(folder: str) -> None:
@@ -47,8 +52,8 @@ def main(folder: str) -> None:
         traceback.print_exc()  # the launcher shows what an agent said last
         sys.stderr.flush()
     finally:
-        hunt.kill_all(mark, spare={guardian})
-        if os.getppid() != guardian:
+        hunt.kill_all(mark, spare={guardian.pid})
+        if os.getppid() != guardian.pid:
             remove(folder)  # nobody is left to do it
         os._exit(0)
 
@@ -56,14 +61,16 @@ def main(folder: str) -> None:
 class Process:
     def __init__(self, process_id: int, folder: str) -> None:
         self.process_id = process_id
-        self.output = os.path.join(folder, f"output-{process_id}")
+        self.output = Output(os.path.join(folder, f"output-{process_id}"))
         self.stacks = os.path.join(folder, f"stacks-{process_id}")
-        self.tail = Tail(self.output)
         self.pid: Optional[int] = None
         self.code: Optional[int] = None
+        self.exec_report: Optional[int] = None
+        self.exec_error: Optional[int] = None
         self.can_dump = False
         self.stacks_size = 0
         self.drained = False
+        self.dropped_facts = 0
 
     @property
     def alive(self) -> bool:
@@ -93,7 +100,7 @@ class Process:
 
 
 class Agent:
-    def __init__(self, folder: str, guardian: int) -> None:
+    def __init__(self, folder: str, guardian: Guardian) -> None:
         self.folder = folder
         self.guardian = guardian
         self.decoder = wire.Decoder()
@@ -104,12 +111,14 @@ class Agent:
         self.setting: Optional[wire.Prepare] = None
         self.python = ""
         self.nursery: Optional[Nursery] = None
+        self.nursery_output: Optional[Output] = None
         self.lease = FIRST_LEASE
         self.heard = self.beaten = time.monotonic()
         self.stacks_until: Optional[float] = None
+        self.window = Window()
         self.behind = False
         self.stopping = False
-        self.stopped_at = 0.0
+        self.stopped_at = self.killed_at = 0.0
         self.leave = False
         self.selector = selectors.DefaultSelector()
         self.preparing = Preparing(folder, self.selector, self._send, self._note_ready)
@@ -136,18 +145,20 @@ class Agent:
     # The loop.
 
     def run(self) -> None:
-        self._send(wire.Hello(os.getpid(), self.guardian, sys.version.split()[0], list_addresses()))
+        self._send(wire.Hello(os.getpid(), self.guardian.pid, sys.version.split()[0], list_addresses()))
         while not self.leave:
             self._watch_streams()
             for key, _ in self.selector.select(self._pause()):
-                key.data()
+                # What came before it in this round may have dealt with it.
+                if self.selector.get_map().get(key.fileobj) is key:
+                    key.data()
             self._obey_some()
             self._forward_output()
             self._flush()
             self._keep_time()
 
     def _pause(self) -> float:
-        if self.commands or (self.behind and not self.outbox):
+        if self.commands or self.behind:
             return 0.0
         if self.stacks_until is not None:
             return LOOK_FOR_STACKS_EVERY
@@ -161,17 +172,30 @@ class Agent:
         if now - self.beaten >= BEAT_EVERY:
             self.beaten = now
             self._send(wire.Beat())
+            self.guardian.reassure(self.lease)
         self.preparing.keep_time()
         if self.stacks_until is not None:
             self._collect_stacks()
-        if self.stopping and self._is_through(now):
+        elif self.stopping:
+            self._end_stop(now)
+
+    def _end_stop(self, now: float) -> None:
+        """Until everybody has ended and all is sent; or somebody does not end, and waiting longer would not help."""
+        if now - self.killed_at > KILL_REST_EVERY:
+            self._kill_rest()
+        processes = self.processes.values()
+        is_stuck = self._is_overdue(now) and any(process.alive for process in processes)
+        if is_stuck or (self.preparing.all_is_sent and all(process.drained for process in processes)):
             self._say_bye()
 
-    def _is_through(self, now: float) -> bool:
-        """Everybody has ended and all is sent; or somebody does not end, and waiting longer would not help."""
-        if now - self.stopped_at > KILL_PATIENCE and any(p.alive for p in self.processes.values()):
-            return True
-        return all(p.drained for p in self.processes.values())
+    def _kill_rest(self) -> None:
+        """What the processes left behind may print without end, and hold its output open."""
+        self.killed_at = time.monotonic()
+        spare = {self.guardian.pid, self.nursery.pid if self.nursery is not None else self.guardian.pid}
+        hunt.kill_once(os.environ[hunt.MARK], spare)
+
+    def _is_overdue(self, now: float) -> bool:
+        return self.stopping and now - self.stopped_at > KILL_PATIENCE
 
     # The stream.
 
@@ -203,6 +227,8 @@ class Agent:
         elif isinstance(message, wire.Spawn):
             self.preparing.stop_listening()
             self._accept(message)
+        elif isinstance(message, wire.Acknowledge):
+            self.window.note_acknowledged(message.size)
         elif isinstance(message, wire.Signal):
             self._signal(message.number)
         elif isinstance(message, wire.Stop):
@@ -253,18 +279,14 @@ class Agent:
 
     def _start_nursery(self) -> None:
         assert self.setting is not None
-        output, env = self._nursery_output(), self._env({})
+        output = self.nursery_output = Output(os.path.join(self.folder, "output-nursery"))
+        start, env = start_file(self.folder), self._env({})
         try:
-            self.nursery = Nursery(
-                self.python, start_file(self.folder), env, self._workdir(), output, self.setting.preload
-            )
+            self.nursery = Nursery(self.python, start, env, self._workdir(), output.path, self.setting.preload)
         except OSError as error:
             self._send(wire.Fact("nursery_failed", detail={"problem": str(error)}))
             return
         self.selector.register(self.nursery.channel, selectors.EVENT_READ, self._hear_nursery)
-
-    def _nursery_output(self) -> str:
-        return os.path.join(self.folder, "output-nursery")
 
     def _accept(self, order: wire.Spawn) -> None:
         self.waiting.append(order)
@@ -284,17 +306,30 @@ class Agent:
             STACKS_FILE: process.stacks,
         }
         if order.is_python and self.nursery is not None and self.nursery.state == "ready":
-            self.nursery.order(order.process_id, order.argv, own, process.output)
+            self.nursery.order(order.process_id, order.argv, own, process.output.path)
             return
         argv = [self.python, start_file(self.folder), *order.argv] if order.is_python else order.argv
         try:
-            process.pid = spawn(argv, self._env(own), self._workdir(), process.output)
+            process.pid, process.exec_report = spawn(argv, self._env(own), self._workdir(), process.output.path)
         except OSError as error:
-            with open(process.output, "a") as file:
-                file.write(f"launch: cannot start {argv[0]}: {error.strerror}\n")
-            self._ended(process, 126 if error.errno == errno.EACCES else 127)
+            self._note_exec_error(process, argv[0], error.errno or errno.EAGAIN)
+            self._ended(process, 127)
             return
-        self._send(wire.Started(order.process_id, process.pid, warm=False))
+        hear = partial(self._hear_exec, process, argv[0])
+        self.selector.register(process.exec_report, selectors.EVENT_READ, hear)
+
+    def _hear_exec(self, process: Process, program: str) -> None:
+        assert process.exec_report is not None and process.pid is not None
+        self.selector.unregister(process.exec_report)
+        number, process.exec_report = read_exec_error(process.exec_report), None
+        if number is None:
+            self._send(wire.Started(process.process_id, process.pid, warm=False))
+        else:
+            self._note_exec_error(process, program, number)
+
+    def _note_exec_error(self, process: Process, program: str, number: int) -> None:
+        process.exec_error = number
+        process.output.add(f"launch: cannot start {program}: {os.strerror(number)}\n".encode())
 
     def _hear_nursery(self) -> None:
         assert self.nursery is not None
@@ -325,8 +360,8 @@ class Agent:
         if self.nursery.channel in self.selector.get_map():
             self.selector.unregister(self.nursery.channel)
         self.nursery.fail()
-        with open(self._nursery_output(), errors="replace") as file:
-            detail = {"problem": problem, "said": file.read()[-wire.TAIL_LENGTH :]}
+        assert self.nursery_output is not None
+        detail = {"problem": problem, "said": self.nursery_output.last().decode(errors="replace")}
         self._send(wire.Fact("nursery_died" if was_ready else "nursery_failed", detail=detail))
         if not was_ready:
             self._start_waiting()
@@ -351,19 +386,21 @@ class Agent:
         if self.nursery is not None and pid == self.nursery.pid:
             while self.nursery.state != "failed" and self.nursery.channel in self.selector.get_map():
                 self._hear_nursery()
-            self._lose_nursery(explain(code))
+            self._lose_nursery(self.nursery.explain_end(code))
             for process in self.processes.values():
                 if process.pid is None and process.code is None:
                     self._ended(process, code or 1)
             return
         for process in self.processes.values():
             if process.pid == pid and process.code is None:
+                if process.exec_report is not None:
+                    self.selector.get_key(process.exec_report).data()
                 self._ended(process, code)
 
     def _ended(self, process: Process, code: int) -> None:
         self._hear_facts()
-        process.code = code
-        self._send(wire.Exited(process.process_id, code, process.tail.last(wire.TAIL_LENGTH)))
+        process.code = 126 if process.exec_error == errno.EACCES else code
+        self._send(wire.Exited(process.process_id, process.code, process.output.last()))
 
     def _hear_facts(self) -> None:
         for _ in range(FACTS_AT_ONCE):
@@ -373,34 +410,70 @@ class Agent:
                 return
             try:
                 self._note_fact(**json.loads(data))
-            except (ValueError, KeyError, TypeError):
+            except (ValueError, KeyError, TypeError, RecursionError):
                 continue  # any process of the run may write here, in any way it likes
 
-    def _note_fact(self, name: str, process_id: int, pid: int, detail: Dict[str, Any]) -> None:
+    def _note_fact(self, name: str, process_id: int, pid: int, detail: Dict[str, Any], dropped: int = 0) -> None:
+        """`dropped` is how many the process has given up sending so far."""
         process = self.processes[process_id]
         is_its_own = process.pid in (pid, None)
+        if is_its_own:
+            process.dropped_facts = max(process.dropped_facts, int(dropped))
         if name == "hello":
             process.can_dump = is_its_own
+        elif name == "leaving":
+            pass  # said only for the sake of `dropped`
         elif is_its_own or name != "crash":  # a child that a worker forked may crash without ending it
+            if is_deeper(detail, DEEPEST_FACT):
+                detail = {"problem": f"what it said was nested more than {DEEPEST_FACT} deep"}
             self._send(wire.Fact(str(name), process_id, dict(detail)))
 
     def _forward_output(self) -> None:
-        self.preparing.forward_setup_output()
-        self._forward_processes_output()
+        """A chunk of each program in turn, so that a chatty one holds no other up, until the link has enough to do.
 
-    def _forward_processes_output(self) -> None:
-        """A piece of each process in turn, so that a chatty one holds no other up, until the outbox is full."""
-        left = [process for process in self.processes.values() if not process.drained]
-        while left and len(self.outbox) < OUTBOX_FULL:
-            for process in list(left):
-                if data := process.tail.read():
-                    self._send(wire.Output(process.process_id, data))
-                    continue
-                left.remove(process)
-                if process.code is not None:
-                    process.drained = True
-                    self._send(wire.Drained(process.process_id))
-        self.behind = bool(left)
+        Collecting goes on whatever the link does: a program must not wait for it.
+        """
+        sources = self._list_outputs()
+        if self.nursery_output is not None:
+            self.nursery_output.collect_last()
+        if not self._is_overdue(time.monotonic()):
+            for output, _ in sources:
+                output.collect()
+        while sources and len(self.outbox) < OUTBOX_FULL and self.window.room:
+            for source in list(sources):
+                output, make_message = source
+                if data := output.read(self.window.room):
+                    self._send(make_message(data))
+                    self.window.note_sent(len(data))
+                else:
+                    sources.remove(source)
+        self.behind = any(output.has_more for output, _ in self._list_outputs())
+        self._note_drained()
+
+    def _list_outputs(self) -> List[Tuple[Output, Callable[[bytes], Any]]]:
+        """What is printed, and the message that takes a chunk of it to the launcher."""
+        found: List[Tuple[Output, Callable[[bytes], Any]]] = [
+            (process.output, partial(wire.Output, process.process_id))
+            for process in self.processes.values()
+            if not process.drained
+        ]
+        if self.preparing.setup_output is not None:
+            found.append((self.preparing.setup_output, wire.SetupOutput))
+        return found
+
+    def _note_drained(self) -> None:
+        """What an ended process left behind may still print; until the run ends this is followed as well."""
+        overdue = self._is_overdue(time.monotonic())
+        for process in self.processes.values():
+            output = process.output
+            if process.drained or process.code is None or not output.is_sent:
+                continue
+            if overdue or not (output.has_more or output.has_writer):
+                process.drained = True
+                if process.dropped_facts or output.dropped:
+                    detail = {"facts": process.dropped_facts, "bytes": output.dropped}
+                    self._send(wire.Fact("dropped", process.process_id, detail))
+                self._send(wire.Drained(process.process_id))
 
     def _signal(self, number: int) -> None:
         self._cancel_waiting()
@@ -437,10 +510,18 @@ class Agent:
             if data := process.read_stacks():
                 self._send(wire.Stacks(process.process_id, data))
             process.signal(signal.SIGKILL)
+        self._kill_rest()
 
     def _say_bye(self) -> None:
-        survivors = hunt.kill_all(os.environ[hunt.MARK], spare={self.guardian})
+        survivors = hunt.kill_all(os.environ[hunt.MARK], spare={self.guardian.pid})
         self._send(wire.Bye(survivors))
         os.set_blocking(1, True)
         self._flush()
         self.leave = True
+
+
+def is_deeper(value: Any, depth: int) -> bool:
+    if not isinstance(value, (dict, list)):
+        return False
+    inner = value.values() if isinstance(value, dict) else value
+    return depth == 0 or any(is_deeper(each, depth - 1) for each in inner)

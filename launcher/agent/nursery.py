@@ -7,7 +7,7 @@ import os
 import socket
 from typing import Any, Dict, List, Optional
 
-from launcher.agent.spawn import spawn
+from launcher.agent.spawn import read_exec_error, spawn
 
 
 class Nursery:
@@ -19,9 +19,10 @@ class Nursery:
         self.state = "importing"
         self.channel, other = socket.socketpair()
         self._buffer = b""
+        self._program = python
         try:
             argv = [python, start, "--nursery", str(other.fileno()), *preload]
-            self.pid = spawn(argv, env, folder, output, keep=other.fileno())
+            self.pid, self._exec_report = spawn(argv, env, folder, output, keep=other.fileno())
         finally:
             other.close()
 
@@ -44,9 +45,12 @@ class Nursery:
         self.state = "failed"
         self.channel.close()
 
-
-def explain(code: int) -> str:
-    return f"it was killed by signal {-code}" if code < 0 else f"it exited with {code}"
+    def explain_end(self, code: int) -> str:
+        """For one that is dead."""
+        number = read_exec_error(self._exec_report)
+        if number is not None:
+            return f"{self._program}: {os.strerror(number)}"
+        return f"it was killed by signal {-code}" if code < 0 else f"it exited with {code}"
 
 
 def start_file(folder: str) -> str:

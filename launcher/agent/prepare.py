@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import selectors
+import sys
 import time
 from typing import Any, Callable, Dict, List, Optional
 
 from launcher import wire
 from launcher.agent import ports
 from launcher.agent.aside import Aside
-from launcher.agent.tail import Tail
+from launcher.agent.output import Output
 from launcher.agent.unpack import unpack
 
 LOOK_PATIENCE = 600.0
@@ -18,6 +19,7 @@ PLACE_PATIENCE = 600.0
 SETUP_PATIENCE = 6 * 3600.0
 INSPECT_PATIENCE = 30.0
 REACH_PATIENCE = 15.0
+FIND_PATIENCE = 60.0
 
 
 class Preparing:
@@ -34,7 +36,8 @@ class Preparing:
         self.ports = ports.Ports()
         self.asides: List[Aside] = []
         self.incoming: Any = None
-        self.setup_output: Optional[Tail] = None
+        self.setup_output: Optional[Output] = None
+        self._setup_commands: Optional[List[str]] = None
         self._duties: Dict[type, Callable[[Any], None]] = {
             wire.Code: self._unpack_code,
             wire.Sync: self._sync,
@@ -55,21 +58,32 @@ class Preparing:
 
     @property
     def busy(self) -> bool:
-        return self.setup_output is not None
+        output = self.setup_output
+        return self._setup_commands is not None or (output is not None and (output.has_writer or not output.is_sent))
+
+    @property
+    def all_is_sent(self) -> bool:
+        return self.setup_output is None or self.setup_output.is_sent
 
     def keep_time(self) -> None:
         now = time.monotonic()
-        for aside in self.asides:
-            if now > aside.deadline:
-                aside.deadline = now + 60
-                aside.expire()
+        for aside in [aside for aside in self.asides if now > aside.deadline]:
+            aside.expire()
+            self._finish(aside)
 
-    def _do_aside(self, work: Callable[[], Any], then: Callable[[Any], None], limit: float, what: str) -> None:
+    def _do_aside(
+        self,
+        work: Callable[[], Any],
+        then: Callable[[Any], None],
+        limit: float,
+        what: str,
+        refuse: Optional[Callable[[str], None]] = None,
+    ) -> None:
         def finish(result: Any, problem: Optional[str]) -> None:
             if problem is None:
                 then(result)
             else:
-                self._refuse(problem)
+                (refuse or self._refuse)(problem)
 
         aside = Aside(work, finish, limit, what)
         self.asides.append(aside)
@@ -77,17 +91,18 @@ class Preparing:
 
     def _hear(self, aside: Aside) -> None:
         if aside.hear():
-            self.selector.unregister(aside.fd)
-            self.asides.remove(aside)
-            aside.finish()
+            self._finish(aside)
+
+    def _finish(self, aside: Aside) -> None:
+        self.selector.unregister(aside.fd)
+        self.asides.remove(aside)
+        aside.finish()
 
     def _refuse(self, problem: str) -> None:
-        self.forward_setup_output()
         self.close()
         self.send(wire.Refused(problem))
 
     def close(self) -> None:
-        self.setup_output = None
         if self.incoming is not None:
             self.incoming.close()
             self.incoming = None
@@ -142,24 +157,28 @@ class Preparing:
     def _set_up(self, order: wire.Setup) -> None:
         from launcher.agent.setup import set_up
 
-        output = os.path.join(self.folder, "output-setup")
-        self.setup_output = Tail(output)
+        if self.setup_output is None:
+            self.setup_output = Output(os.path.join(self.folder, "output-setup"))
+        output, self._setup_commands = self.setup_output.path, order.commands
         env = {**os.environ, **order.env}
         self._do_aside(
             lambda: set_up(order.commands, order.key, order.workdir, env, output),
             self._is_set_up,
             SETUP_PATIENCE,
             "setup",
+            self._refuse_setup,
         )
 
     def _is_set_up(self, seconds: float) -> None:
-        self.forward_setup_output()
-        self.setup_output = None
+        self._setup_commands = None
         self.send(wire.SetUp(ran=seconds > 0, seconds=round(seconds, 3)))
 
-    def forward_setup_output(self) -> None:
-        while self.setup_output is not None and (data := self.setup_output.read()):
-            self.send(wire.SetupOutput(data))
+    def _refuse_setup(self, problem: str) -> None:
+        from launcher.agent.setup import last_lines
+
+        assert self.setup_output is not None and self._setup_commands is not None
+        commands, self._setup_commands = self._setup_commands, None
+        self._refuse("\n".join([problem, *last_lines(self.setup_output.last(), commands)]))
 
     def _inspect(self, order: wire.Inspect) -> None:
         from launcher.agent.inspect import inspect
@@ -198,16 +217,34 @@ class Preparing:
     # The workers' Python.
 
     def _prepare(self, setting: wire.Prepare) -> None:
-        found = find_program(os.path.expanduser(setting.python), {**os.environ, **setting.env}.get("PATH", ""))
-        if found is None:
-            self.send(wire.Refused(f"python: found no executable {setting.python}"))
+        """Aside, because the disk of the Python or of the workdir may be hung; not for a local run's own Python."""
+        if setting.python == sys.executable and setting.workdir is None:
+            self._note_python(setting, sys.executable)
             return
-        if setting.workdir is not None and not os.path.isdir(os.path.expanduser(setting.workdir)):
-            self.send(wire.Refused(f"workdir: found no folder {setting.workdir}"))
-            return
-        python = os.path.abspath(found)
+        self._do_aside(
+            lambda: find_python(setting),
+            lambda python: self._note_python(setting, python),
+            FIND_PATIENCE,
+            f"looking for {setting.python}" + (f" and {setting.workdir}" if setting.workdir else ""),
+        )
+
+    def _note_python(self, setting: wire.Prepare, python: str) -> None:
         self.ready(setting, python)
         self.send(wire.Ready(python=python))
+
+
+class Missing(Exception):
+    """Something of the cluster file is not there; the text is complete."""
+
+
+def find_python(setting: wire.Prepare) -> str:
+    """The workers' Python by its path; what they need beside it is looked for as well."""
+    found = find_program(os.path.expanduser(setting.python), {**os.environ, **setting.env}.get("PATH", ""))
+    if found is None:
+        raise Missing(f"python: found no executable {setting.python}")
+    if setting.workdir is not None and not os.path.isdir(os.path.expanduser(setting.workdir)):
+        raise Missing(f"workdir: found no folder {setting.workdir}")
+    return os.path.abspath(found)
 
 
 def find_program(name: str, path: str) -> Optional[str]:

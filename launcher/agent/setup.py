@@ -46,19 +46,23 @@ def _stamp_of(folder: str) -> str:
 
 
 def _run(command: str, folder: str, env: Dict[str, str], output: str) -> None:
-    with open(output, "ab", buffering=0) as file:
-        file.write(f"$ {command}\n".encode(errors="surrogateescape"))
-        began = file.tell()
+    with open(output, "wb", buffering=0) as pipe:
+        pipe.write(header(command))
         code = subprocess.run(
-            ["/bin/sh", "-c", command], cwd=folder, env=env, stdin=subprocess.DEVNULL, stdout=file, stderr=file
+            ["/bin/sh", "-c", command], cwd=folder, env=env, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe
         ).returncode
     if code != 0:
         how = f"exited with {code}" if code > 0 else f"was killed by signal {-code}"
-        raise SetupError("\n".join([f"setup: `{command}` {how}", *_last_lines(output, began)]))
+        raise SetupError(f"setup: `{command}` {how}")
 
 
-def _last_lines(output: str, began: int) -> List[str]:
-    with open(output, "rb") as file:
-        file.seek(max(began, os.path.getsize(output) - 4096))
-        lines = file.read().decode(errors="replace").splitlines()
-    return ["  " + line for line in lines if line.strip()][-LAST_LINES:]
+def header(command: str) -> bytes:
+    """What stands in the output before a command's own."""
+    return f"$ {command}\n".encode(errors="surrogateescape")
+
+
+def last_lines(output: bytes, commands: List[str]) -> List[str]:
+    """Of the command that began last."""
+    began = max(output.rfind(header(command)) for command in commands)
+    own = output[began:].partition(b"\n")[2] if began >= 0 else output
+    return ["  " + line for line in own.decode(errors="replace").splitlines() if line.strip()][-LAST_LINES:]

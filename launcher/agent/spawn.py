@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import os
 import signal
-from typing import Dict, List, Optional
+from typing import Dict, List, Optional, Tuple
 
 from launcher.agent.linux import die_with_parent
 
 HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ)
 
 
-def spawn(argv: List[str], env: Dict[str, str], folder: Optional[str], output: str, keep: Optional[int] = None) -> int:
-    """Fork and exec in a session of its own, output to a file, input from nowhere; `keep` is a descriptor to pass on.
+def spawn(
+    argv: List[str], env: Dict[str, str], folder: Optional[str], output: str, keep: Optional[int] = None
+) -> Tuple[int, int]:
+    """Fork and exec in a session of its own, input from nowhere, output to the pipe at `output`; `keep` is a descriptor
+    to pass on. Returns the pid and the descriptor that `read_exec_error` wants.
 
-    An exec that fails raises its OSError here, through a pipe that a successful exec closes.
+    Nobody waits for the exec here: entering `folder` takes for ever when its disk is hung.
     """
     agent = os.getpid()
     trouble, report = os.pipe()
-    pid = os.fork()
+    try:
+        pid = os.fork()
+    except OSError:
+        os.close(trouble)
+        os.close(report)
+        raise
     if pid == 0:
         try:
             _become(agent, folder, output, keep)
@@ -28,12 +36,17 @@ def spawn(argv: List[str], env: Dict[str, str], folder: Optional[str], output: s
         finally:
             os._exit(127)
     os.close(report)
-    with os.fdopen(trouble, "rb") as reader:
-        number = reader.read()
-    if number:
-        os.waitpid(pid, 0)
-        raise OSError(int(number), os.strerror(int(number)), argv[0])
-    return pid
+    return pid, trouble
+
+
+def read_exec_error(fd: int) -> Optional[int]:
+    """The errno of an exec that failed. For a descriptor that is ready, which it is once exec has succeeded or failed,
+    or the child is dead."""
+    try:
+        number = os.read(fd, 16)
+    finally:
+        os.close(fd)
+    return int(number) if number else None
 
 
 def _become(agent: int, folder: Optional[str], output: str, keep: Optional[int]) -> None:
@@ -43,8 +56,8 @@ def _become(agent: int, folder: Optional[str], output: str, keep: Optional[int])
     for number in HANDLED:
         signal.signal(number, signal.SIG_DFL)
     nothing = os.open(os.devnull, os.O_RDONLY)
-    file = os.open(output, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-    for source, target in ((nothing, 0), (file, 1), (file, 2)):
+    pipe = os.open(output, os.O_WRONLY)
+    for source, target in ((nothing, 0), (pipe, 1), (pipe, 2)):
         os.dup2(source, target)
     if keep is not None:
         os.set_inheritable(keep, True)
