@@ -203,13 +203,18 @@ def test_stopped_agent_is_noticed_and_ended(leased: LiveRun) -> None:
     assert "here has been silent for 2 s" in leased.result["message"]
 
 
+CHATTY_CHILD = """
+import subprocess
+subprocess.Popen("while :; do echo more; done", shell=True, start_new_session=True)
+"""
+
+
 @pytest.mark.parametrize("ending", ["pass", "raise SystemExit(3)"])
 @pytest.mark.parametrize("how", [[], ["--cold"]], ids=["warm", "cold"])
 def test_a_chatty_child_that_a_process_leaves_behind_keeps_no_run_alive(
     start: Start, script: Script, how: list[str], ending: str
 ) -> None:
-    text = "import subprocess\nchild = subprocess.Popen(['yes'], start_new_session=True)\nprint('child', child.pid)\n"
-    run = start("--local", "2", *how, script(text + ending))
+    run = start("--local", "2", *how, script(CHATTY_CHILD + ending))
     assert run.wait(30) == (3 if "3" in ending else 0)
     assert not processes_of(run.id)
     ended = run.await_event("run ended")["time"] - run.await_event("process exited", count=2)["time"]
@@ -217,10 +222,7 @@ def test_a_chatty_child_that_a_process_leaves_behind_keeps_no_run_alive(
 
 
 def test_a_chatty_child_does_not_outlive_a_stop(start: Start, script: Script) -> None:
-    text = (
-        "import os, subprocess, time\nsubprocess.Popen(['yes'], start_new_session=True)\n"
-        "if os.environ['HOSTMESH_PROCESS_ID'] == '0': time.sleep(1000)\n"
-    )
+    text = f"{CHATTY_CHILD}import os, time\nif os.environ['HOSTMESH_PROCESS_ID'] == '0': time.sleep(1000)\n"
     run = start("--local", "2", "--cold", script(text))
     run.await_event("process exited", process_id=1)
     run.launcher.send_signal(signal.SIGTERM)
