@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -159,5 +160,6 @@ def close_channels(channels: Mapping[Channel, float], limit: float) -> None:
     ]
     for closer in closers:
         closer.start()
+    deadline = time.monotonic() + limit
     for closer in closers:
-        closer.join(limit)
+        closer.join(max(0.0, deadline - time.monotonic()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import time
 from typing import Optional
@@ -10,7 +11,6 @@ from typing import Optional
 from launcher.agent.hunt import kill_all
 from launcher.agent.linux import adopt_orphans, die_with_parent
 
-SIGNALS = (signal.SIGCHLD, signal.SIGTERM)
 TICK = 1.0
 # Before the agent has named its lease; it may be unpacking on a busy host.
 FIRST_LIMIT = 60.0
@@ -58,18 +58,24 @@ def _await_end(agent: int, heard: int) -> None:
     stopped agent could not end its processes."""
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-    os.set_blocking(heard, False)
+    signal.signal(signal.SIGTERM, lambda *_: os.kill(agent, signal.SIGKILL))
+    woken, waker = os.pipe()
+    for fd in (heard, woken, waker):
+        os.set_blocking(fd, False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(waker)
     silence, limit = 0.0, FIRST_LIMIT
     while not _has_ended(agent):
         began = time.monotonic()
-        got = signal.sigtimedwait(SIGNALS, TICK)
+        if select.select([woken], [], [], TICK)[0]:
+            os.read(woken, 4096)
         # A machine that was suspended must not count that as the agent's silence.
         silence += min(time.monotonic() - began, 2 * TICK)
         if lease := _hear(heard):
             silence, limit = 0.0, lease + BEYOND_LEASE
-        if silence > limit or (got is not None and got.si_signo == signal.SIGTERM):
+        if silence > limit:
             os.kill(agent, signal.SIGKILL)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def _has_ended(agent: int) -> bool:
