@@ -73,6 +73,8 @@ class Preparation:
                 self._greet(host, event)
             case wire.Wanted():
                 self._send_wanted(host, event.numbers)
+            case wire.Taken():
+                self._channels[host].note_taken(event.size)
             case wire.Synced():
                 self._note_synced(host, event)
             case wire.SetUp():
@@ -144,7 +146,7 @@ class Preparation:
         tree = self._tree
         if numbers:
             self.readiness.doing[host] = f"to receive {len(numbers)} files"
-        self._channels[host].send_all(piece for number in numbers for piece in tree.pieces(number))
+        self._channels[host].send_pieces(piece for number in numbers for piece in tree.pieces(number))
 
     def _note_synced(self, host: int, synced: wire.Synced) -> None:
         assert self._tree is not None

@@ -523,7 +523,7 @@ def test_a_file_that_changed_on_the_way_is_refused(source: Path, workdir: Path, 
     else:
         write(source, "b.py", text={"same size": "other", "longer": "longer!", "shorter": "no"}[change])
     incoming, wanted = begin(tree, workdir)
-    with pytest.raises(SyncError, match=r"^b\.py changed while it was being sent; start again$"):
+    with pytest.raises(SyncError, match=r"^b\.py arrived with other content than was listed; start again$"):
         send(tree, incoming, wanted)
     assert see(workdir) == before
     assert staged(workdir) == []
