@@ -27,9 +27,9 @@ Event = TypeVar("Event")
 class Talk:
     """A channel to an agent on this machine, and what came back."""
 
-    def __init__(self, python: str | None = None, lease: float = 10.0) -> None:
+    def __init__(self, python: str | None = None, lease: float = 10.0, run_id: str | None = None) -> None:
         self.inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self.mark = f"{new_run_id()}.0"
+        self.mark = f"{run_id or new_run_id()}.0"
         stream = LocalStream(python, {hunt.MARK: self.mark})
         self.channel = Channel(0, stream, pack_agent(), lease, self.inbox)
 
