@@ -19,6 +19,7 @@ from launcher.errors import UsageError
 from launcher.plan import Plan, split_devices
 
 if TYPE_CHECKING:
+    from launcher.sending import Sending
     from launcher.tree import Tree
 
 # Checks that mean nothing to a command that is no Python program.
@@ -34,6 +35,7 @@ class Readiness:
     unreachable: dict[int, str] = field(default_factory=dict)
     refused: dict[int, list[str]] = field(default_factory=dict)
     refused_at: float = 0.0
+    unsendable: str | None = None  # what is wrong with a file on this machine
     coordinator: tuple[str, int] | None = None
     complete: bool = False
 
@@ -57,6 +59,8 @@ class Preparation:
         self._plan, self._channels, self._tree = plan, channels, tree
         self._code = wire.encode(wire.Code(code))
         self._listing = tree.encode() if tree is not None else b""
+        self._sending = self._begin_sending(tree) if tree is not None else None
+        self._synced: set[int] = set()
         self._env = {**plan.env, **secrets}
         self._tell, self._note = tell, note
         self._coordinator = Coordinator(plan)
@@ -91,6 +95,18 @@ class Preparation:
                 self._done(host, "port")
             case wire.Refused():
                 self.refuse(host, event.problem)
+            case _ if self._tree is not None:
+                self._note_sending(event)
+
+    def _note_sending(self, event: Any) -> None:
+        from launcher.sending import LeftOut, Unsendable
+
+        match event:
+            case LeftOut():
+                self._note(f"launch: {event.path} was left out: {event.why}")
+                self._tell("file left out", path=event.path, why=event.why)
+            case Unsendable():
+                self.readiness.unsendable = self.readiness.unsendable or event.problem
 
     def refuse(self, host: int, problem: str) -> None:
         self.readiness.refused_at = self.readiness.refused_at or time.monotonic()
@@ -142,14 +158,26 @@ class Preparation:
         self._send(host, wire.Sync(self._plan.cluster.workdir, self._listing))
 
     def _send_wanted(self, host: int, numbers: list[int]) -> None:
-        assert self._tree is not None
-        tree = self._tree
+        assert self._sending is not None
         if numbers:
             self.readiness.doing[host] = f"to receive {len(numbers)} files"
-        self._channels[host].send_pieces(piece for number in numbers for piece in tree.pieces(number))
+        if (problem := self._sending.note_wanted(numbers)) is not None:
+            self.note_event(host, problem)
+            return
+        channel = self._channels[host]
+        channel.send_pieces(self._sending.pieces(numbers, channel.report))
+
+    def _begin_sending(self, tree: Tree) -> Sending:
+        from launcher.sending import Sending
+
+        job = self._plan.job
+        return Sending(tree, {*filter(None, [job.script, *(job.command or ())]), *job.args})
 
     def _note_synced(self, host: int, synced: wire.Synced) -> None:
         assert self._tree is not None
+        self._synced.add(host)
+        if len(self._synced) == len(self.readiness.doing):
+            self._tree.kept.clear()
         self._tell("host synced", host=self._name(host), code=self._tree.digest, **synced._asdict())
         self._set_up(host)
 
