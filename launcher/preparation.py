@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
 import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from launcher import wire
@@ -183,15 +182,17 @@ class Preparation:
 
     def _set_up(self, host: int) -> None:
         cluster = self._plan.cluster
-        if not cluster.setup:
+        if not cluster.setup.run:
             self._prepare(host)
             return
         self.readiness.doing[host] = "to be set up"
-        self._send(host, wire.Setup(list(cluster.setup), self._setup_key(), cluster.workdir, self._env))
+        self._send(host, wire.Setup(list(cluster.setup.run), self._setup_key, cluster.workdir, self._env))
 
+    @cached_property
     def _setup_key(self) -> str:
-        content = [self._plan.cluster.setup, self._tree.digest if self._tree else None, dict(self._plan.env)]
-        return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+        from launcher.setup_key import make_key
+
+        return make_key(self._plan.cluster.setup, self._plan.env, self._tree)
 
     def _note_set_up(self, host: int, event: wire.SetUp) -> None:
         if event.ran:
