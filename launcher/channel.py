@@ -12,11 +12,10 @@ from typing import Any, Protocol
 from launcher import wire
 from launcher.errors import Unreachable
 from launcher.transports import CLOSE_PATIENCE
+from launcher.window import Window
 
 BEATS_PER_LEASE = 5
 UNHANDLED = 64
-# Bytes of pieces on their way to a host that it has not taken yet: enough for a fast link, little to hold in memory.
-WINDOW = 8 << 20
 # Makes the writer look at its pieces again.
 NOTHING = b""
 
@@ -64,7 +63,7 @@ class Channel:
         self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._outbox.put(package)
         self._pieces: Iterator[wire.Piece | wire.Leave] = iter(())
-        self._sent = self._taken = 0  # bytes of pieces; each is written by one thread
+        self._window = Window()
         # What workers can send without end waits in the reader when the supervisor is behind: memory stays bounded.
         self._room = threading.Semaphore(UNHANDLED)
         self._errors: deque[bytes] = deque(maxlen=20)
@@ -94,7 +93,7 @@ class Channel:
         self._outbox.put(NOTHING)
 
     def note_taken(self, size: int) -> None:
-        self._taken += size
+        self._window.note_taken(size)
         self._outbox.put(NOTHING)
 
     def report(self, event: Any) -> None:
@@ -123,8 +122,8 @@ class Channel:
             while not self._outbox.empty():
                 if (data := self._outbox.get_nowait()) != NOTHING:
                     return data
-            if self._sent - self._taken < WINDOW and (piece := next(self._pieces, None)) is not None:
-                self._sent += len(getattr(piece, "data", b""))
+            if self._window.has_room and (piece := next(self._pieces, None)) is not None:
+                self._window.note_sent(len(getattr(piece, "data", b"")))
                 return wire.encode(piece)
             return self._outbox.get(timeout=self._beat_every)
         except queue.Empty:

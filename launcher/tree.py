@@ -173,14 +173,16 @@ class Listing:
             self.problems.append(f"{show(path)}: {error.strerror}")
 
     def _read_file(self, path: str, item: os.DirEntry[bytes]) -> None:
-        content, size, first = new_hash(), 0, b""
+        content = new_hash()
         fd = os.open(item.path, READ)
         try:
             status = os.fstat(fd)
-            for data in read_beginning(fd, status.st_size):
+            first = os.read(fd, min(status.st_size, CHUNK))
+            content.update(first)
+            size = len(first)
+            for data in read_beginning(fd, status.st_size - size) if size < status.st_size else ():
                 content.update(data)
                 size += len(data)
-                first = first or data
         finally:
             os.close(fd)
         self.entries.append(Entry(path, "file", status.st_mode & 0o777, size, content.hexdigest()))

@@ -18,9 +18,10 @@ import pytest
 from conftest import await_true, is_alive
 from test_agent import Talk, talk  # noqa: F401  (a fixture)
 
-from launcher import bundle, channel, wire
+from launcher import bundle, window, wire
 from launcher.channel import Channel, Heard
 from launcher.tree import Tree, read_tree
+from launcher.window import Window
 
 Talking = Callable[..., Talk]
 STALLED = 1.5
@@ -141,7 +142,7 @@ def test_a_disk_that_stops_answering_half_way_is_named(
     agent.channel.send_pieces(piece for number in wanted for piece in tree.pieces(number))
     beats, refused = hear_beats_until(agent, wire.Refused)
     assert "has not answered" in refused.problem and beats >= 1
-    assert memory_of(pid) - before < 3 * channel.WINDOW
+    assert memory_of(pid) - before < 3 * window.MOST
     await_true(lambda: not is_alive(child), 10, "the child is gone")
     agent.channel.send(wire.Stop(stacks=False))
     assert agent.hear(wire.Bye).survivors == []
@@ -162,7 +163,7 @@ def test_a_stop_ends_a_sync_that_waits_for_its_files(talk: Talking, tmp_path: Pa
 
 
 def test_a_file_beyond_the_window_arrives(talk: Talking, tmp_path: Path) -> None:  # noqa: F811
-    tree, agent = big_tree(tmp_path, 3 * channel.WINDOW), talk()
+    tree, agent = big_tree(tmp_path, 3 * window.MOST), talk()
     agent.channel.send(wire.Sync(str(tmp_path / "work"), tree.encode()))
     wanted = agent.hear(wire.Wanted).numbers
     agent.channel.send_pieces(piece for number in wanted for piece in tree.pieces(number))
@@ -225,14 +226,40 @@ def pieces(count: int) -> Iterator[wire.Piece]:
 def test_orders_overtake_files_that_wait(link: tuple[Channel, FakeStream]) -> None:
     sender, stream = link
     sender.send_pieces(pieces(100))
-    in_flight = [stream.written.get(timeout=10) for _ in range(channel.WINDOW >> 20)]
-    assert {type(message) for message in in_flight} == {wire.Piece}
+    for number in range(window.LEAST >> 20):
+        assert stream.written.get(timeout=10).number == number
     sender.send(wire.Stop(stacks=True))
     assert stream.written.get(timeout=10) == wire.Stop(stacks=True)
-    sender.note_taken(2 << 20)
-    assert [stream.written.get(timeout=10).number for _ in range(2)] == [8, 9]
+    sender.note_taken(1 << 20)
+    assert [stream.written.get(timeout=10).number for _ in range(2)] == [1, 2], "and the window has grown"
     sender.send(wire.Signal(2))
     assert stream.written.get(timeout=10) == wire.Signal(2)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    now = 100.0
+
+    def advance(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    return advance
+
+
+def test_what_is_on_its_way_never_takes_much_longer_than_a_second(clock: Callable[[float], None]) -> None:
+    room, piece, sizes = Window(), 256 << 10, []
+    # Bytes a second: a fast link, then a slow one, then a fast one again.
+    for rate in (100 << 20, 1 << 20, 100 << 20):
+        for _ in range(200):
+            while room.has_room:
+                room.note_sent(piece)
+            clock(piece / rate)
+            room.note_taken(piece)
+        sizes.append(room.size)
+    assert sizes[0] == sizes[2] == window.MOST
+    assert sizes[1] <= 2 * window.LEAST
 
 
 def test_a_beat_keeps_the_lease_while_files_wait(link: tuple[Channel, FakeStream]) -> None:

@@ -16,8 +16,8 @@ from launcher.agent.sync import Incoming, SyncError
 # Seconds that one system call of the child may take: then its disk is taken for dead.
 STALLED = 60.0
 TICK = 1.0
-# The launcher has several times as much on its way.
-ACKNOWLEDGE = 1 << 20
+# The launcher has several times as much on its way, at the least.
+ACKNOWLEDGE = 256 << 10
 
 
 class SyncChild:
