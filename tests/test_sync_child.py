@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import queue
 import random
@@ -16,7 +17,7 @@ from typing import Any
 
 import pytest
 from conftest import await_true, is_alive
-from test_agent import Talk, talk  # noqa: F401  (a fixture)
+from test_agent import Talk, oldest_pythons, talk  # noqa: F401  (a fixture)
 
 from launcher import bundle, window, wire
 from launcher.channel import Channel, Heard
@@ -182,6 +183,20 @@ def test_a_sync_child_that_dies_is_told(talk: Talking, tree: Tree, tmp_path: Pat
     for child in children_of(pid):
         os.kill(child, signal.SIGKILL)
     assert agent.hear(wire.Refused).problem == "sync: the process that does it died"
+
+
+def test_a_sync_works_on_the_oldest_python_hosts_may_have(talk: Talking, tree: Tree, tmp_path: Path) -> None:  # noqa: F811
+    python = next((path for path in map(Path, oldest_pythons()) if path.exists()), None)
+    if python is None:
+        pytest.skip("no Python 3.9 or 3.10 here")
+    agent = talk(python=str(python))
+    agent.channel.send(wire.Sync(str(tmp_path / "work"), tree.encode()))
+    wanted = agent.hear(wire.Wanted).numbers
+    agent.channel.send_pieces(piece for number in wanted for piece in tree.pieces(number))
+    assert agent.hear(wire.Synced) == wire.Synced(1, 0)
+    (held,) = (tmp_path / "work" / ".hostmesh" / "users").iterdir()
+    with held.open() as file, pytest.raises(BlockingIOError):
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
 
 
 # The launcher's end.

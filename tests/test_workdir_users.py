@@ -172,7 +172,9 @@ def test_whoever_holds_a_file_that_cannot_be_understood_is_named_by_it(registry:
 def test_agents_of_one_run_register_under_different_names(registry: Users) -> None:
     held = [registry.add(user("run")._replace(host=host)) for host in ("0", "1")]
     assert registry.find_others(user("run")._replace(code="other")) == []
-    assert len(registry.find_others(user("me")._replace(code="other"))) == 2
+    assert [other.run for other in registry.find_others(user("me")._replace(code="other"))] == ["run"]
+    os.close(held.pop(0))
+    assert [other.host for other in registry.find_others(user("me")._replace(code="other"))] == ["1"]
     for fd in held:
         os.close(fd)
 

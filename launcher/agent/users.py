@@ -7,7 +7,7 @@ import json
 import os
 import socket
 import time
-from typing import List, NamedTuple, Optional
+from typing import Dict, List, NamedTuple, Optional
 
 from launcher.agent.beneath import FOLDER, make_folder
 
@@ -61,9 +61,16 @@ class Users:
         os.close(self.folder)
 
     def find_others(self, me: User) -> List[User]:
-        """Live ones of other runs with other code; what dead ones left is deleted."""
-        found = [self._read_live(name) for name in sorted(os.listdir(self.folder))]
-        return [user for user in found if user is not None and user.run != me.run and user.code != me.code]
+        """Of each other run with other code a live agent; what dead ones left is deleted.
+
+        One agent speaks for its run: a thousand hosts that share a workdir must not open a thousand files each.
+        """
+        found: Dict[str, User] = {}
+        for name in sorted(os.listdir(self.folder)):
+            run = name.rpartition(".")[0]
+            if run != me.run and run not in found and (user := self._read_live(name)) is not None:
+                found[run] = user
+        return [user for user in found.values() if user.code != me.code]
 
     def add(self, me: User) -> int:
         """A descriptor that holds the lock: the user lives as long as somebody has it."""
