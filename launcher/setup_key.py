@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import posixpath
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -28,14 +29,24 @@ def find_inputs(setup: Setup, tree: Tree) -> list[Entry]:
     found: set[Entry] = set()
     for pattern in setup.inputs:
         rule = parse_pattern(pattern)
-        matching = [entry for entry in tree.entries if covers(rule, entry.path)]
+        matching = {entry for entry in tree.entries if covers(rule, entry.path)}
         if not matching:
             raise UsageError(
                 f"setup: inputs: found no file {pattern!r} among those that sync sends from {tree.root}; wanted a path"
                 " in that folder, or a pattern such as requirements*.txt, of files that .gitignore and exclude let pass"
             )
-        found.update(matching)
-    return sorted(found)
+        found |= matching
+    while more := {entry for link in found for entry in find_behind(link, tree)} - found:
+        found |= more
+    return sorted(found, key=lambda entry: entry.path)
+
+
+def find_behind(link: Entry, tree: Tree) -> list[Entry]:
+    """What a link stands for: a file, or all that is in a folder."""
+    if link.target is None:
+        return []
+    target = posixpath.normpath(posixpath.join(posixpath.dirname(link.path), link.target))
+    return [entry for entry in tree.entries if entry.path == target or entry.path.startswith(f"{target}/")]
 
 
 def parse_pattern(pattern: str) -> Rule:

@@ -41,6 +41,13 @@ def test_inputs_are_paths_and_patterns_from_the_top(source: Path, inputs: list[s
     assert [entry.path for entry in find_inputs(Setup(("make",), tuple(inputs)), read_tree(source))] == found
 
 
+def test_an_input_that_is_a_link_stands_for_what_is_behind_it(source: Path) -> None:
+    (source / "link").symlink_to("sub/other")
+    (source / "sub" / "other").symlink_to("../native/b")
+    found = find_inputs(Setup(("make",), ("link",)), read_tree(source))
+    assert [entry.path for entry in found] == ["link", "native/b/c.c", "sub/other"]
+
+
 @pytest.mark.parametrize("pattern", ["setup.cfg", "c.c", "requirements.txt/", "../x"])
 def test_an_input_that_matches_nothing_is_an_error(source: Path, pattern: str) -> None:
     with pytest.raises(UsageError, match="setup: inputs: found no file '.*' among those that sync sends from"):

@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import conftest
 import pytest
-from conftest import LiveRun, await_true, is_alive, processes_of
+from conftest import LAUNCH, LiveRun, await_true, is_alive, processes_of
 from sshd import needs_sshd
 from test_agent import Talk, talk  # noqa: F401  (a fixture)
 from test_remote import Cluster, cluster, sshd  # noqa: F401  (fixtures)
@@ -197,14 +198,21 @@ print("imported", late.NAME, flush=True)
 """
 
 
-class Folders:
-    """Folders with code of their own, and launches in them into one workdir."""
+# `launch` with an id that is given, so that it is known who yields to whom.
+NAMED = "import launcher.run; launcher.run.new_run_id = lambda: {id!r}; from launcher.cli import main; main()"
 
-    def __init__(self, top: Path, file: str) -> None:
+
+class Folders:
+    """Folders with code of their own, and launches in them into one workdir, each of which yields to those before."""
+
+    def __init__(self, top: Path, file: str, monkeypatch: pytest.MonkeyPatch) -> None:
         self.top, self.file, self.go = top, top / file, top / "go"
+        self.monkeypatch, self.ids = monkeypatch, sorted(new_run_id() for _ in range(3))
         self.runs: list[LiveRun] = []
 
     def start(self, folder: str, name: str | None = None) -> LiveRun:
+        command = [*LAUNCH[:-1], NAMED.format(id=self.ids.pop(0))]
+        self.monkeypatch.setattr(conftest, "LAUNCH", command)
         place = self.top / folder
         place.mkdir(exist_ok=True)
         (place / "late.py").write_text(f"NAME = {name or folder!r}\n")
@@ -215,8 +223,8 @@ class Folders:
 
 
 @pytest.fixture
-def folders(cluster: Cluster, tmp_path: Path) -> Iterator[Folders]:  # noqa: F811
-    made = Folders(tmp_path, cluster())
+def folders(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Folders]:  # noqa: F811
+    made = Folders(tmp_path, cluster(), monkeypatch)
     yield made
     for run in made.runs:
         run.close()

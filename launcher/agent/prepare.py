@@ -103,7 +103,11 @@ class Preparing:
     def _sync(self, order: wire.Sync) -> None:
         from launcher.agent.sync_child import SyncChild
 
-        self.sync = SyncChild(order, os.environ[hunt.MARK])
+        try:
+            self.sync = SyncChild(order, os.environ[hunt.MARK])
+        except OSError as error:
+            self._refuse(f"sync: cannot start a process for it: {error.strerror}")
+            return
         self.selector.register(self.sync.socket, selectors.EVENT_READ, self._serve_sync)
 
     def _pass_on(self, message: Any) -> None:

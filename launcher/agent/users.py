@@ -14,8 +14,9 @@ from launcher.agent.beneath import FOLDER, make_folder
 USERS = b"users"
 # Seconds for a run that is ending to be gone.
 GRACE = 2.0
-# Seconds after which a run that registered here has been refused on another host and is gone, or goes on.
-STARTING = 15.0
+# Seconds after which a run that registered here has been refused on another host and is gone, or goes on: it waits for
+# its other hosts' answers (10 s) before it ends.
+STARTING = 20.0
 
 
 class User(NamedTuple):
