@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,7 +15,7 @@ from typing import Any
 import conftest
 import pytest
 from conftest import LAUNCH, LiveRun, await_true, is_alive, processes_of
-from sshd import needs_sshd
+from sshd import Sshd, needs_sshd
 from test_agent import Talk, talk  # noqa: F401  (a fixture)
 from test_remote import Cluster, cluster, sshd  # noqa: F401  (fixtures)
 
@@ -282,3 +284,53 @@ def test_after_a_killed_launcher_other_code_can_run(folders: Folders) -> None:
     folders.go.touch()
     await_true(lambda: not any(map(is_alive, workers)), 20, "the first run's workers are gone")
     assert_ran(folders.start("two"), "two")
+
+
+@pytest.fixture
+def homes(tmp_path: Path) -> Iterator[Path]:
+    """Hosts a and b with homes of their own; cluster files that name them in one order and in the other."""
+    servers = []
+    for name in ("a", "b"):
+        (tmp_path / f"home-{name}").mkdir()
+        servers.append(Sshd(tmp_path / f"sshd-{name}", f"SetEnv HOME={tmp_path}/home-{name}"))
+    hosts = "\n".join(
+        f"Host {name}\n  HostName 127.0.0.1\n  Port {server.port}\n  IdentityFile {server.identity}\n"
+        f"  UserKnownHostsFile {server.known_hosts}\n  IdentitiesOnly yes"
+        for name, server in zip("ab", servers, strict=True)
+    )
+    (tmp_path / "ssh_config").write_text(hosts)
+    for order in ("ab", "ba"):
+        settings = {
+            "hosts": [{"address": name, "internal_address": "127.0.0.1"} for name in order],
+            "ssh": {"config": "ssh_config"},
+            "python": sys.executable,
+            "workdir": "~/job",
+            "sync": {"from": "."},
+            "env": {"JAX_PLATFORMS": "cpu"},
+        }
+        (tmp_path / f"{order}.yaml").write_text(json.dumps(settings))
+    yield tmp_path
+    for server in servers:
+        server.close()
+
+
+@needs_sshd
+def test_two_launches_at_once_over_several_hosts_do_not_refuse_each_other(
+    homes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each begins with another host; whatever the order of events, one of them goes on, on both hosts."""
+    folders = Folders(homes, "ab.yaml", monkeypatch)
+    try:
+        one = folders.start("one")
+        folders.file = homes / "ba.yaml"
+        two = folders.start("two")
+        await_true(lambda: one.launcher.poll() or two.launcher.poll(), 60, "one of them is refused")
+        goes, name, refused = (two, "two", one) if one.launcher.poll() else (one, "one", two)
+        assert refused.wait(10) == 2 and f"by run {goes.id} of " in refused.stderr
+        folders.go.touch()
+        assert_ran(goes, name)
+        for host in ("a", "b"):
+            assert (homes / f"home-{host}" / "job" / "late.py").read_text() == f"NAME = {name!r}\n"
+    finally:
+        for run in folders.runs:
+            run.close()
