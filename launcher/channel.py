@@ -6,11 +6,12 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from launcher import wire
+from launcher.agent.flow import FILES, Window
 from launcher.errors import Unreachable
 from launcher.transports import CLOSE_PATIENCE
 
@@ -18,7 +19,8 @@ BEATS_PER_LEASE = 5
 UNHANDLED = 64
 # Bytes of output after which an agent is told that they have been dealt with.
 ACKNOWLEDGE_EVERY = 16 << 10
-
+# Makes the writer look at its pieces again.
+NOTHING = b""
 
 BULK = (wire.Output, wire.SetupOutput)
 BOUNDED = (*BULK, wire.Fact)
@@ -62,8 +64,10 @@ class Channel:
         self._stream = stream
         self._beat_every = lease / BEATS_PER_LEASE
         self._inbox = inbox
-        self._outbox: queue.SimpleQueue[Iterable[bytes] | None] = queue.SimpleQueue()
-        self._outbox.put([package])
+        self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._outbox.put(package)
+        self._pieces: Iterator[wire.Piece | wire.Leave] = iter(())
+        self._window = Window(FILES)
         # What workers can send without end waits in the reader when the supervisor is behind: memory stays bounded.
         self._room = threading.Semaphore(UNHANDLED)
         self._unacknowledged = 0
@@ -86,11 +90,20 @@ class Channel:
 
     def send_encoded(self, data: bytes) -> None:
         """What goes to every host is encoded once."""
-        self._outbox.put([data])
+        self._outbox.put(data)
 
-    def send_all(self, messages: Iterable[Any]) -> None:
-        """Made one by one as the stream takes them, so that many hosts cost no memory."""
-        self._outbox.put(map(wire.encode, messages))
+    def send_pieces(self, pieces: Iterator[wire.Piece | wire.Leave]) -> None:
+        """Made one by one as the host takes them, so that many hosts cost no memory; all else overtakes them."""
+        self._pieces = pieces
+        self._outbox.put(NOTHING)
+
+    def note_taken(self, size: int) -> None:
+        self._window.note_acknowledged(size)
+        self._outbox.put(NOTHING)
+
+    def report(self, event: Any) -> None:
+        """For a thread that makes pieces: an event as if the host had sent it."""
+        self._inbox.put(Heard(self.host, event))
 
     def handled(self, event: Any) -> None:
         if isinstance(event, BOUNDED):
@@ -111,18 +124,23 @@ class Channel:
 
     def _write(self) -> None:
         try:
-            while (pieces := self._next()) is not None:
-                for data in pieces:
-                    self._stream.write(data)
+            while (data := self._next()) is not None:
+                self._stream.write(data)
         except (OSError, ValueError, Unreachable):
             pass  # the reader sees the end as well, and says so
 
-    def _next(self) -> Iterable[bytes] | None:
+    def _next(self) -> bytes | None:
         """A beat of its own keeps the lease, however busy the supervisor is."""
         try:
+            while not self._outbox.empty():
+                if (data := self._outbox.get_nowait()) != NOTHING:
+                    return data
+            if self._window.room and (piece := next(self._pieces, None)) is not None:
+                self._window.note_sent(len(getattr(piece, "data", b"")))
+                return wire.encode(piece)
             return self._outbox.get(timeout=self._beat_every)
         except queue.Empty:
-            return [wire.encode(wire.Beat())]
+            return wire.encode(wire.Beat())
 
     def _read(self) -> None:
         decoder = wire.Decoder(after_magic=True)

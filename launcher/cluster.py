@@ -56,6 +56,14 @@ class Sync:
 
 
 @dataclass(frozen=True)
+class Setup:
+    """Commands that prepare a host, and the files that they depend on: all of the code where none are named."""
+
+    run: tuple[str, ...] = ()
+    inputs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Ssh:
     """Beside what ~/.ssh/config says. Paths are absolute by now."""
 
@@ -87,7 +95,7 @@ class Cluster:
     ssh: Ssh = Ssh()
     workdir: str | None = None
     sync: Sync | None = None
-    setup: tuple[str, ...] = ()
+    setup: Setup = Setup()
     env: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     secrets: tuple[str, ...] = ()
     local_devices: Literal["auto"] | tuple[tuple[int, ...], ...] = "auto"
@@ -301,6 +309,17 @@ def _sync(value: Value) -> Sync:
     return Sync(settings.get("from", "."), settings.get("exclude", ()))
 
 
+_commands = sequence(_line, "a list of commands")
+
+
+def _setup(value: Value) -> Setup:
+    if value.kind != "a mapping":
+        return Setup(_commands(value) or ())
+    inputs = sequence(_line, "a list of files or patterns", least=1)
+    settings = value.read({"run": _commands, "inputs": inputs}, required=("run",))
+    return Setup(settings.get("run") or (), settings.get("inputs") or ())
+
+
 def _run(value: Value) -> Job:
     settings = value.read(_JOB)
     kinds = [key for key in settings if key != "args"]
@@ -366,7 +385,7 @@ _CLUSTER: dict[str, Check] = {
     "ssh": _ssh,
     "workdir": _path,
     "sync": _sync,
-    "setup": sequence(_line, "a list of commands"),
+    "setup": _setup,
     "env": _env,
     "secrets": sequence(_variable, "a list of environment names"),
     "preload": sequence(_module, "a list of modules"),
@@ -405,6 +424,9 @@ def _check_together(top: Value, values: dict[str, Any], hosts: tuple[Host, ...],
         top.under("sync").fail("local processes run in place; remove sync")
     elif "sync" in values and "workdir" not in values:
         top.under("sync").reject("a workdir beside it: where on the hosts the code lands", "no workdir")
+    if "setup" in values and values["setup"].inputs and "sync" not in values:
+        place = top.under("setup").under("inputs")
+        place.reject("a sync beside it: inputs are among the files that it sends", "no sync")
     if "ssh" in values and transport not in ("ssh", None):
         top.under("ssh").fail(f"transport {transport} does not use SSH; remove ssh")
     for index, name in enumerate(values.get("secrets") or ()):

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
 import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from launcher import wire
@@ -19,6 +18,7 @@ from launcher.errors import UsageError
 from launcher.plan import Plan, split_devices
 
 if TYPE_CHECKING:
+    from launcher.sending import Sending
     from launcher.tree import Tree
 
 # Checks that mean nothing to a command that is no Python program.
@@ -34,6 +34,7 @@ class Readiness:
     unreachable: dict[int, str] = field(default_factory=dict)
     refused: dict[int, list[str]] = field(default_factory=dict)
     refused_at: float = 0.0
+    unsendable: str | None = None  # what is wrong with a file on this machine
     coordinator: tuple[str, int] | None = None
     complete: bool = False
 
@@ -57,6 +58,8 @@ class Preparation:
         self._plan, self._channels, self._tree = plan, channels, tree
         self._code = wire.encode(wire.Code(code))
         self._listing = tree.encode() if tree is not None else b""
+        self._sending = self._begin_sending(tree) if tree is not None else None
+        self._synced: set[int] = set()
         self._env = {**plan.env, **secrets}
         self._tell, self._note = tell, note
         self._coordinator = Coordinator(plan)
@@ -73,6 +76,8 @@ class Preparation:
                 self._greet(host, event)
             case wire.Wanted():
                 self._send_wanted(host, event.numbers)
+            case wire.Taken():
+                self._channels[host].note_taken(event.size)
             case wire.Synced():
                 self._note_synced(host, event)
             case wire.SetUp():
@@ -89,6 +94,18 @@ class Preparation:
                 self._done(host, "port")
             case wire.Refused():
                 self.refuse(host, event.problem)
+            case _ if self._tree is not None:
+                self._note_sending(event)
+
+    def _note_sending(self, event: Any) -> None:
+        from launcher.sending import LeftOut, Unsendable
+
+        match event:
+            case LeftOut():
+                self._note(f"launch: {event.path} was left out: {event.why}")
+                self._tell("file left out", path=event.path, why=event.why)
+            case Unsendable():
+                self.readiness.unsendable = self.readiness.unsendable or event.problem
 
     def refuse(self, host: int, problem: str) -> None:
         self.readiness.refused_at = self.readiness.refused_at or time.monotonic()
@@ -140,28 +157,42 @@ class Preparation:
         self._send(host, wire.Sync(self._plan.cluster.workdir, self._listing))
 
     def _send_wanted(self, host: int, numbers: list[int]) -> None:
-        assert self._tree is not None
-        tree = self._tree
+        assert self._sending is not None
         if numbers:
             self.readiness.doing[host] = f"to receive {len(numbers)} files"
-        self._channels[host].send_all(piece for number in numbers for piece in tree.pieces(number))
+        if (problem := self._sending.note_wanted(numbers)) is not None:
+            self.note_event(host, problem)
+            return
+        channel = self._channels[host]
+        channel.send_pieces(self._sending.pieces(numbers, channel.report))
+
+    def _begin_sending(self, tree: Tree) -> Sending:
+        from launcher.sending import Sending
+
+        job = self._plan.job
+        return Sending(tree, {*filter(None, [job.script, *(job.command or ())]), *job.args})
 
     def _note_synced(self, host: int, synced: wire.Synced) -> None:
         assert self._tree is not None
+        self._synced.add(host)
+        if len(self._synced) == len(self.readiness.doing):
+            self._tree.kept.clear()
         self._tell("host synced", host=self._name(host), code=self._tree.digest, **synced._asdict())
         self._set_up(host)
 
     def _set_up(self, host: int) -> None:
         cluster = self._plan.cluster
-        if not cluster.setup:
+        if not cluster.setup.run:
             self._prepare(host)
             return
         self.readiness.doing[host] = "to be set up"
-        self._send(host, wire.Setup(list(cluster.setup), self._setup_key(), cluster.workdir, self._env))
+        self._send(host, wire.Setup(list(cluster.setup.run), self._setup_key, cluster.workdir, self._env))
 
+    @cached_property
     def _setup_key(self) -> str:
-        content = [self._plan.cluster.setup, self._tree.digest if self._tree else None, dict(self._plan.env)]
-        return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+        from launcher.setup_key import make_key
+
+        return make_key(self._plan.cluster.setup, self._plan.env, self._tree)
 
     def _note_set_up(self, host: int, event: wire.SetUp) -> None:
         if event.ran:

@@ -80,12 +80,17 @@ def find_sync_root(sync: Sync, here: Path) -> Path:
 
 
 def read_code(cluster: Cluster, runs: Path) -> Tree | None:
-    """What a run brings to the hosts; the run folders never travel."""
+    """What a run brings to the hosts; the run folders never travel, and what setup depends on must."""
     if cluster.sync is None:
         return None
     from launcher.tree import read_tree
 
-    return read_tree(find_sync_root(cluster.sync, Path.cwd()), cluster.sync.exclude, [runs])
+    tree = read_tree(find_sync_root(cluster.sync, Path.cwd()), cluster.sync.exclude, [runs])
+    if cluster.setup.inputs:
+        from launcher.setup_key import find_inputs
+
+        find_inputs(cluster.setup, tree)
+    return tree
 
 
 def check_is_synced(job: Job, paths: Collection[str]) -> None:

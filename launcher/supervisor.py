@@ -149,6 +149,8 @@ def decide_start(state: State, now: float) -> Decision:
     if ready.unreachable and ready.answered:
         problems = {state.hosts[host]: problem for host, problem in sorted(ready.unreachable.items())}
         return Decision("end", verdicts.unreachable(len(state.hosts), problems, refused))
+    if ready.unsendable is not None:
+        return Decision("end", verdicts.unsendable(ready.unsendable))
     if refused and (not any(ready.doing.values()) or now - ready.refused_at > REFUSED_PATIENCE):
         return Decision("end", verdicts.refused(refused))
     return SPAWN if ready.complete else WAIT

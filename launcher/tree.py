@@ -1,4 +1,4 @@
-"""The code that goes to every host: list a folder's files with their digests, read them piece by piece."""
+"""The code that goes to every host: list a folder's files with their digests, give them as they were listed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import os
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -18,8 +18,8 @@ from launcher.agent.entries import (
     STATE_FOLDER,
     Entry,
     hash_bytes,
-    hash_file,
     leads_out,
+    new_hash,
     pack_entries,
     show,
     to_bytes,
@@ -28,9 +28,15 @@ from launcher.agent.entries import (
 from launcher.errors import UsageError
 from launcher.ignore import Rules, is_ignored, parse_exclude, parse_gitignore
 
-__all__ = ["Entry", "Tree", "read_tree"]
+__all__ = ["Entry", "FileChanged", "Tree", "read_tree"]
 
 NEVER_SENT = {".git", STATE_FOLDER, "__pycache__"}
+# Files of up to this size are kept in memory as they were listed, and this much of them in all.
+KEPT_SIZE, KEPT_IN_ALL = CHUNK, 64 << 20
+
+
+class FileChanged(Exception):
+    """What was listed is not to be had any more; the text says why, after the file's name."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +46,7 @@ class Tree:
     root: Path
     entries: tuple[Entry, ...]
     skipped: tuple[str, ...]
+    kept: dict[str, bytes] = field(default_factory=dict, repr=False, compare=False)
 
     @cached_property
     def digest(self) -> str:
@@ -49,28 +56,39 @@ class Tree:
         return pack_entries(self.entries)
 
     def pieces(self, index: int) -> Iterator[wire.Piece]:
-        """Read as they are asked for; a file that is not what it was is sent all the same, and the host refuses it."""
+        """Exactly what was listed, read as it is asked for; raises FileChanged instead of giving the last piece."""
         entry = self.entries[index]
-        data = b""
-        for more in read_chunks(os.path.join(os.fsencode(self.root), to_bytes(entry.path)), entry.size):
+        content, data = new_hash(), b""
+        for more in self._read(entry):
+            content.update(more)
             if data:
                 yield wire.Piece(index, False, zlib.compress(data, 1))
             data = more
+        if content.hexdigest() != entry.digest:
+            raise FileChanged("it changes while it is being sent")
         yield wire.Piece(index, True, zlib.compress(data, 1))
 
+    def _read(self, entry: Entry) -> Iterator[bytes]:
+        if entry.path in self.kept:
+            yield self.kept[entry.path]
+            return
+        try:
+            fd = os.open(os.path.join(os.fsencode(self.root), to_bytes(entry.path)), READ)
+            try:
+                yield from read_beginning(fd, entry.size)
+            finally:
+                os.close(fd)
+        except FileNotFoundError:
+            raise FileChanged("it has been deleted since it was listed") from None
+        except OSError as error:
+            raise FileChanged(f"it cannot be read any more ({error.strerror})") from None
 
-def read_chunks(path: bytes, size: int) -> Iterator[bytes]:
-    """Nothing of a file that has gone; of one that grows without end only what shows that it has grown."""
-    try:
-        fd = os.open(path, READ)
-    except OSError:
-        return
-    try:
-        while size >= 0 and (data := os.read(fd, CHUNK)):
-            size -= len(data)
-            yield data
-    finally:
-        os.close(fd)
+
+def read_beginning(fd: int, size: int) -> Iterator[bytes]:
+    """No more than it had when it was listed: somebody may write to it without end."""
+    while size > 0 and (data := os.read(fd, min(size, CHUNK))):
+        size -= len(data)
+        yield data
 
 
 def read_tree(root: Path, exclude: Sequence[str] = (), skip: Sequence[Path] = ()) -> Tree:
@@ -84,7 +102,7 @@ def read_tree(root: Path, exclude: Sequence[str] = (), skip: Sequence[Path] = ()
         count = "1 file" if len(listing.problems) == 1 else f"{len(listing.problems)} files"
         told = "".join(f"\n  {problem}" for problem in sorted(listing.problems))
         raise UsageError(f"sync: cannot read {count} in {root}; make them readable or exclude them:{told}")
-    return Tree(root, tuple(sorted(listing.entries)), tuple(sorted(listing.skipped)))
+    return Tree(root, tuple(sorted(listing.entries)), tuple(sorted(listing.skipped)), listing.kept)
 
 
 class Listing:
@@ -97,6 +115,8 @@ class Listing:
         self.entries: list[Entry] = []
         self.skipped: list[str] = []
         self.problems: list[str] = []
+        self.kept: dict[str, bytes] = {}
+        self.room = KEPT_IN_ALL
 
     def read_all(self) -> None:
         waiting: list[tuple[str, tuple[Rules, ...]]] = [("", self._read_rules(".git/info/exclude", ""))]
@@ -144,13 +164,31 @@ class Listing:
             if item.is_symlink():
                 self._read_link(path, item)
             elif item.is_file(follow_symlinks=False):
-                self.entries.append(read_file(path, item.path))
+                self._read_file(path, item)
             else:
                 self.skipped.append(f"{show(path)} was left out: it is neither a file nor a folder nor a link")
         except FileNotFoundError:
             pass  # gone since the folder was listed
         except OSError as error:
             self.problems.append(f"{show(path)}: {error.strerror}")
+
+    def _read_file(self, path: str, item: os.DirEntry[bytes]) -> None:
+        content = new_hash()
+        fd = os.open(item.path, READ)
+        try:
+            status = os.fstat(fd)
+            first = os.read(fd, min(status.st_size, CHUNK))
+            content.update(first)
+            size = len(first)
+            for data in read_beginning(fd, status.st_size - size) if size < status.st_size else ():
+                content.update(data)
+                size += len(data)
+        finally:
+            os.close(fd)
+        self.entries.append(Entry(path, "file", status.st_mode & 0o777, size, content.hexdigest()))
+        if size == len(first) and size <= min(KEPT_SIZE, self.room):
+            self.kept[path] = first
+            self.room -= size
 
     def _read_link(self, path: str, item: os.DirEntry[bytes]) -> None:
         target = to_text(os.readlink(item.path))
@@ -162,12 +200,3 @@ class Listing:
             return
         text = to_bytes(target)
         self.entries.append(Entry(path, "link", LINK_MODE, len(text), hash_bytes(text), target))
-
-
-def read_file(path: str, place: bytes) -> Entry:
-    fd = os.open(place, READ)
-    try:
-        status = os.fstat(fd)
-        return Entry(path, "file", status.st_mode & 0o777, status.st_size, hash_file(fd, status.st_size))
-    finally:
-        os.close(fd)

@@ -126,6 +126,11 @@ def refused(problems: Mapping[str, Sequence[str]]) -> Verdict:
     return Verdict("refused", EXIT_USAGE, "nothing was started", detail=_list_problems(problems))
 
 
+def unsendable(problem: str) -> Verdict:
+    """A file of this machine; no host is to blame."""
+    return Verdict("refused", EXIT_USAGE, f"nothing was started: {problem}")
+
+
 def unreachable(hosts: int, problems: Mapping[str, str], others: Mapping[str, Sequence[str]]) -> Verdict:
     """Every host's answer: `problems` of those that cannot be reached, and what `others` refused."""
     first = next(iter(problems))

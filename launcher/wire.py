@@ -62,6 +62,12 @@ class Piece(NamedTuple):
     data: bytes = b""
 
 
+class Leave(NamedTuple):
+    """Do without the tree's entry `number`, some of which may have come: what was listed is not to be had any more."""
+
+    number: int
+
+
 class Setup(NamedTuple):
     """Run commands in `workdir`, unless they succeeded there before under this `key`; answered by SetUp or Refused."""
 
@@ -134,6 +140,12 @@ class Wanted(NamedTuple):
     """Which entries of the tree the host does not have yet."""
 
     numbers: List[int]
+
+
+class Taken(NamedTuple):
+    """So many more bytes of pieces are on the host's disk, and as many may be sent."""
+
+    size: int
 
 
 class Synced(NamedTuple):
@@ -232,8 +244,8 @@ class Beat(NamedTuple):
 KINDS: Dict[str, Any] = {
     kind.__name__: kind
     for kind in (
-        *(Lease, Code, Sync, Piece, Setup, Inspect, Prepare, Reserve, Reach, Spawn, Signal, Acknowledge, Stop, Beat),
-        *(Hello, Wanted, Synced, SetupOutput, SetUp, Inspected, Ready, Refused, Reserved, Reached),
+        *(Lease, Code, Sync, Piece, Leave, Setup, Inspect, Prepare, Reserve, Reach, Spawn, Signal, Acknowledge, Stop),
+        *(Beat, Hello, Wanted, Taken, Synced, SetupOutput, SetUp, Inspected, Ready, Refused, Reserved, Reached),
         *(Started, Output, Exited, Drained, Stacks, Fact, Bye),
     )
 }

@@ -29,9 +29,15 @@ Event = TypeVar("Event")
 class Talk:
     """A channel to an agent on this machine, and what came back."""
 
-    def __init__(self, python: str | None = None, lease: float = 10.0, stream: type[LocalStream] = LocalStream) -> None:
+    def __init__(
+        self,
+        python: str | None = None,
+        lease: float = 10.0,
+        run_id: str | None = None,
+        stream: type[LocalStream] = LocalStream,
+    ) -> None:
         self.inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self.mark = f"{new_run_id()}.0"
+        self.mark = f"{run_id or new_run_id()}.0"
         self.channel = Channel(0, stream(python, {hunt.MARK: self.mark}), pack_agent(), lease, self.inbox)
 
     def hear(self, kind: type[Event], timeout: float = 20) -> Event:

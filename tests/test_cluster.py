@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.cluster import Cluster, Host, Job, Ssh, Sync, local_cluster, read_cluster
+from launcher.cluster import Cluster, Host, Job, Setup, Ssh, Sync, local_cluster, read_cluster
 from launcher.errors import ClusterError, UsageError
 
 CONFIGS = Path(__file__).parent.parent / "cluster_configs"
@@ -91,7 +91,7 @@ def test_every_key_is_read() -> None:
         ssh=Ssh(True, str(Path("known").absolute()), jump="me@b:22,c", connect_timeout=5.0, at_once=8),
         workdir="~/job",
         sync=Sync("src", ("data/",)),
-        setup=("pip install -r requirements.txt",),
+        setup=Setup(("pip install -r requirements.txt",)),
         env={"JAX_PLATFORMS": "cuda", "SEED": "7", "EMPTY": ""},
         secrets=("WANDB_API_KEY",),
         local_devices=((0, 1), (2, 3)),
@@ -658,7 +658,28 @@ def test_containers_have_names_and_no_ports() -> None:
 
 
 def test_local_processes_may_be_set_up() -> None:
-    assert read("transport: local\nhosts: [a]\nsetup: [make]").setup == ("make",)
+    assert read("transport: local\nhosts: [a]\nsetup: [make]").setup == Setup(("make",))
+
+
+def test_a_setup_may_name_what_it_depends_on() -> None:
+    text = "hosts: [a]\nworkdir: w\nsync: {from: .}\nsetup:\n  run: [make, make install]\n  inputs: [requirements.txt]"
+    assert read(text).setup == Setup(("make", "make install"), ("requirements.txt",))
+    assert read("hosts: [a]\nsetup: {run: [make]}").setup == Setup(("make",))
+
+
+@pytest.mark.parametrize(
+    "setup, problem",
+    [
+        ("{inputs: [a]}", "2: setup: missing key 'run'"),
+        ("{run: make}", "2: setup.run: found 'make' (text), wanted a list of commands"),
+        ("{run: [make], input: [a]}", "2: setup: unknown key 'input'; nearest is 'inputs'"),
+        ("{run: [make], inputs: []}", None),
+        ("{run: [make], inputs: [a]}", "2: setup.inputs: found no sync, wanted a sync beside it: inputs are among"),
+    ],
+)
+def test_a_setup_that_makes_no_sense_is_told(setup: str, problem: str | None) -> None:
+    found = problems(f"hosts: [a]\nsetup: {setup}")
+    assert any(line.startswith(problem or "2: setup.inputs: found an empty list, wanted") for line in found), found
 
 
 @pytest.mark.parametrize("name", ["CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"])

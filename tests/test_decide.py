@@ -98,6 +98,12 @@ def test_every_host_that_cannot_be_reached_is_told() -> None:
     assert verdict.message == "nothing was started: 2 of 2 hosts cannot be used"
 
 
+def test_a_file_of_this_machine_that_cannot_be_sent_ends_the_run_at_once() -> None:
+    verdict = ended(state(hosts({0: "", 1: "to receive 2 files"}, unsendable="/x/a.py cannot be sent: why")))
+    assert verdict.exit_code == 2 and verdict.host is None
+    assert verdict.text() == "nothing was started: /x/a.py cannot be sent: why"
+
+
 def test_one_host_that_cannot_be_reached_is_named_beside_what_others_refused() -> None:
     verdict = ended(state(hosts(greeted={0}, unreachable={1: "no route"}, refused={0: ["no Python"]})))
     assert verdict.host == "b" and verdict.message == "nothing was started: b cannot be used"

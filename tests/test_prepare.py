@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import sys
 from collections.abc import Callable
@@ -44,8 +45,66 @@ def test_setup_runs_once_for_each_content(talk: Talking, home: Path) -> None:  #
 def test_setup_commands_run_in_the_workdir_with_the_runs_environment(talk: Talking, home: Path) -> None:  # noqa: F811
     agent = talk()
     ask_for_setup(agent, home, 'echo "$PWD says $WORD"; exec 0<&- ', WORD="hello")
-    said = agent.hear(wire.SetupOutput).data
+    said = b""
+    while said.count(b"\n") < 2:
+        said += agent.hear(wire.SetupOutput).data
     assert said == f'$ echo "$PWD says $WORD"; exec 0<&- \n{home / "work"} says hello\n'.encode()
+
+
+def set_up(agent: Talk, home: Path, *commands: str, key: str = "a") -> bool:
+    """Whether it ran."""
+    ask_for_setup(agent, home, *commands, key=key)
+    return agent.hear(wire.SetUp).ran
+
+
+def test_setup_runs_again_when_its_workdir_was_deleted(talk: Talking, home: Path) -> None:  # noqa: F811
+    agent = talk()
+    assert [set_up(agent, home, "true") for _ in range(2)] == [True, False]
+    shutil.rmtree(home / "work")
+    (home / "work").mkdir()
+    assert [set_up(agent, home, "true") for _ in range(2)] == [True, False]
+
+
+def test_setup_runs_again_when_what_it_made_was_deleted(talk: Talking, home: Path) -> None:  # noqa: F811
+    agent, commands = talk(), ("mkdir -p venv", "touch tool")
+    (home / "work" / "venv").mkdir()
+    assert [set_up(agent, home, *commands) for _ in range(2)] == [True, False]
+    (home / "work" / "tool").unlink()
+    assert [set_up(agent, home, *commands) for _ in range(2)] == [True, False]
+    assert set_up(agent, home, *commands, key="b"), "which finds all of it there"
+    (home / "work" / "tool").unlink()
+    (home / "work" / "data").touch()
+    assert [set_up(agent, home, *commands, key="b") for _ in range(2)] == [True, False]
+    (home / "work" / "data").unlink()
+    assert not set_up(agent, home, *commands, key="b"), "since it was no product of setup"
+
+
+def test_a_setup_that_failed_half_way_counts_for_none(talk: Talking, home: Path) -> None:  # noqa: F811
+    agent = talk()
+    assert set_up(agent, home, "true")
+    ask_for_setup(agent, home, "false", key="b")
+    agent.hear(wire.Refused)
+    assert set_up(agent, home, "true"), "which the other may have spoilt"
+
+
+def test_a_setup_without_a_workdir_keeps_to_its_stamp(
+    talk: Talking,  # noqa: F811
+    home: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HOME", str(home))
+    agent, ran = talk(), []
+    for _ in range(2):
+        agent.channel.send(wire.Setup(["touch made"], "a", None, {}))
+        ran.append(agent.hear(wire.SetUp).ran)
+        (home / "made").unlink(missing_ok=True)
+    assert ran == [True, False] and not (home / ".hostmesh").exists()
+
+
+def test_a_setup_whose_workdir_is_missing_is_told(talk: Talking, home: Path) -> None:  # noqa: F811
+    agent = talk()
+    agent.channel.send(wire.Setup(["true"], "a", str(home / "none"), {}))
+    assert agent.hear(wire.Refused).problem.startswith(f"setup: found no folder {home}/none to run its commands in")
 
 
 def test_a_setup_that_fails_is_told_with_its_last_lines_and_tried_again(talk: Talking, home: Path) -> None:  # noqa: F811
@@ -60,7 +119,10 @@ def test_a_setup_that_fails_is_told_with_its_last_lines_and_tried_again(talk: Ta
 def test_a_stop_ends_a_setup_that_is_under_way(talk: Talking, home: Path) -> None:  # noqa: F811
     agent = talk()
     ask_for_setup(agent, home, "echo $$; exec sleep 1000")
-    pid = int(agent.hear(wire.SetupOutput).data.split()[-1])
+    said = b""
+    while said.count(b"\n") < 2:  # the command and the pid may come in several pieces
+        said += agent.hear(wire.SetupOutput).data
+    pid = int(said.split()[-1])
     assert is_alive(pid)
     agent.channel.send(wire.Stop(stacks=False))
     agent.hear(wire.Bye)

@@ -511,23 +511,44 @@ def test_a_manifest_that_somebody_wrote_cannot_delete_outside(source: Path, work
 # What goes wrong on the way.
 
 
-@pytest.mark.parametrize("change", ["same size", "longer", "shorter", "gone"])
-def test_a_file_that_changed_on_the_way_is_refused(source: Path, workdir: Path, change: str) -> None:
+@pytest.mark.parametrize("content", [b"other", b"longer!", b"no", b""])
+def test_a_file_that_arrives_with_other_content_is_refused(source: Path, workdir: Path, content: bytes) -> None:
     write(source, "a.py", "b.py", text="four")
     bring(read_tree(source), workdir)
     before = see(workdir)
     write(source, "a.py", "b.py", text="five!")
     tree = read_tree(source)
-    if change == "gone":
-        (source / "b.py").unlink()
-    else:
-        write(source, "b.py", text={"same size": "other", "longer": "longer!", "shorter": "no"}[change])
     incoming, wanted = begin(tree, workdir)
-    with pytest.raises(SyncError, match=r"^b\.py changed while it was being sent; start again$"):
-        send(tree, incoming, wanted)
+    send(tree, incoming, wanted[:1])
+    with pytest.raises(SyncError, match=r"^b\.py arrived with other content than was listed; start again$"):
+        incoming.take(1, True, zlib.compress(content))
     assert see(workdir) == before
     assert staged(workdir) == []
     assert not is_locked(workdir)
+
+
+def test_a_file_that_is_left_out_counts_as_not_listed(source: Path, workdir: Path) -> None:
+    """What an earlier sync wrote under its name goes; what is the host's own stays."""
+    write(source, "a.py", "log", "other.log", text="old")
+    (source / "other.log").unlink()
+    bring(read_tree(source), workdir)
+    write(workdir, "other.log", text="the host's")
+    write(source, "a.py", "log", "new.log", "other.log", text="new")
+    tree = read_tree(source)
+    incoming, wanted = begin(tree, workdir)
+    numbers = {tree.entries[number].path: number for number in wanted}
+    incoming.take(numbers["log"], False, zlib.compress(b"n"))
+    for name in ("log", "new.log", "other.log"):
+        assert not incoming.leave(numbers[name])
+    with pytest.raises(SyncError, match="not asked for"):
+        incoming.leave(numbers["log"])
+    assert send(tree, incoming, [numbers["a.py"]])
+    assert finish(incoming) == (1, 1)
+    assert {name: content for name, (_, _, content) in see(workdir).items()} == {
+        "a.py": b"new",
+        "other.log": b"the host's",
+    }
+    assert staged(workdir) == []
 
 
 def test_pieces_nobody_asked_for_and_damaged_ones_are_refused(source: Path, workdir: Path) -> None:

@@ -10,14 +10,16 @@ import subprocess
 import tempfile
 import time
 import zlib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from apart import drop_rights, fail_apart
 
+from launcher import tree as tree_module
 from launcher.agent.entries import unpack_entries
 from launcher.errors import UsageError
-from launcher.tree import Tree, read_tree
+from launcher.tree import FileChanged, Tree, read_tree
 
 ODD_NAMES = [
     b"a'; echo foo",
@@ -290,13 +292,79 @@ def test_pieces_are_small_and_the_last_says_so(tmp_path: Path) -> None:
     assert sizes == [[(mib, False), (mib, False), (17, True)], [(mib, False), (mib, True)], [(0, True)]]
 
 
-def test_a_file_that_changed_since_is_sent_all_the_same(tmp_path: Path) -> None:
+def test_small_files_are_sent_as_they_were_listed_whatever_becomes_of_them(tmp_path: Path) -> None:
     write(tmp_path, "gone", "grown", text="four")
     tree = read_tree(tmp_path)
     (tmp_path / "gone").unlink()
     (tmp_path / "grown").write_bytes(bytes(8 << 20))
-    assert content_of(tree, 0) == b""
-    assert 4 < len(content_of(tree, 1)) <= 2 << 20
+    assert [content_of(tree, number) for number in (0, 1)] == [b"four"] * 2
+
+
+def test_what_is_kept_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tree_module, "KEPT_SIZE", 10)
+    monkeypatch.setattr(tree_module, "KEPT_IN_ALL", 25)
+    for number in range(4):
+        write(tmp_path, f"small-{number}", text="0123456789")
+    write(tmp_path, "large", text="0123456789a")
+    kept = read_tree(tmp_path).kept
+    assert len(kept) == 2 and "large" not in kept
+
+
+@pytest.fixture
+def keep_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if every file were too large to be kept."""
+    monkeypatch.setattr(tree_module, "KEPT_SIZE", -1)
+
+
+def test_of_a_large_file_that_grows_what_was_listed_is_sent(tmp_path: Path, keep_nothing: None) -> None:
+    content = random.Random(0).randbytes(3 << 20)
+    (tmp_path / "log").write_bytes(content)
+    tree = read_tree(tmp_path)
+    with (tmp_path / "log").open("ab") as file:
+        file.write(b"more")
+    assert content_of(tree, 0) == content
+
+
+@pytest.mark.parametrize(
+    "change, why",
+    [
+        ("rewritten", "it changes while it is being sent"),
+        ("truncated", "it changes while it is being sent"),
+        ("deleted", "it has been deleted since it was listed"),
+        ("a folder", "it cannot be read any more \\(Is a directory\\)"),
+        ("a link", "it cannot be read any more \\("),
+    ],
+)
+def test_a_large_file_that_is_another_one_now_is_never_sent_whole(
+    tmp_path: Path, keep_nothing: None, change: str, why: str
+) -> None:
+    file = tmp_path / "data"
+    file.write_text("listed")
+    tree = read_tree(tmp_path)
+    file.unlink()
+    if change in ("rewritten", "truncated"):
+        file.write_text("others" if change == "rewritten" else "list")
+    elif change == "a folder":
+        file.mkdir()
+    elif change == "a link":
+        file.symlink_to("elsewhere")
+    with pytest.raises(FileChanged, match=why):
+        assert not any(piece.last for piece in tree.pieces(0))
+
+
+def read_without_rights(root: Path) -> str:
+    tree = replace(read_tree(root), kept={})
+    (root / "data").chmod(0o000)
+    drop_rights()
+    return content_of(tree, 0).decode()
+
+
+def test_a_file_that_became_unreadable_is_told(tmp_path: Path) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        write(Path(folder), "data")
+        said = fail_apart(read_without_rights, Path(folder))
+    assert said == "it cannot be read any more (Permission denied)"
 
 
 def test_two_thousand_files_are_listed_fast(tmp_path: Path) -> None:

@@ -53,15 +53,8 @@ class Aside:
 
 
 def _work_and_leave(agent: int, work: Callable[[], Any], write: int) -> None:
-    """Nothing it prints may reach the stream."""
     try:
-        die_with_parent(agent)
-        signal.set_wakeup_fd(-1)
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD):
-            signal.signal(number, signal.SIG_DFL)
-        nothing = os.open(os.devnull, os.O_RDWR)
-        for fd in (0, 1, 2):
-            os.dup2(nothing, fd)
+        part_from(agent)
         try:
             answer = {"result": work()}
         except Exception as error:
@@ -70,3 +63,14 @@ def _work_and_leave(agent: int, work: Callable[[], Any], write: int) -> None:
             pipe.write(json.dumps(answer).encode())
     finally:
         os._exit(0)
+
+
+def part_from(agent: int) -> None:
+    """For a fresh child of the agent: nothing it prints may reach the stream, and no signal is the agent's any more."""
+    die_with_parent(agent)
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD):
+        signal.signal(number, signal.SIG_DFL)
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for fd in (0, 1, 2):
+        os.dup2(nothing, fd)

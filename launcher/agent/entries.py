@@ -92,6 +92,14 @@ def pack_entries(entries: Tuple[Entry, ...]) -> bytes:
     return zlib.compress(json.dumps(entries).encode(), 1)
 
 
+def hash_listing(data: bytes) -> str:
+    """Of what pack_entries made: the launcher's own hash of the tree."""
+    try:
+        return hash_bytes(zlib.decompress(data))
+    except zlib.error:
+        return ""  # unpack_entries says why
+
+
 def unpack_entries(data: bytes) -> List[Entry]:
     """Refuses whatever the launcher would never send, so that no list can make a host write outside its folder."""
     try:

@@ -1,23 +1,35 @@
-"""How much output may be on its way to the launcher: little on a slow link, so that a verdict need not wait for it."""
+"""How much output, or how many files, may be on their way: little on a slow link, so that what matters is not late."""
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from typing import Callable, Deque, Tuple
+from typing import Callable, Deque, NamedTuple, Tuple
 
-FIRST_WINDOW = 256 << 10
-MIN_WINDOW, MAX_WINDOW = 32 << 10, 8 << 20
-# Seconds until output is acknowledged: below the first the window grows, above the second it shrinks.
-QUICK, SLOW = 0.1, 0.3
+
+class Limits(NamedTuple):
+    """Sizes in bytes, and seconds until something is acknowledged: below `quick` a window grows, above `slow` it
+    shrinks."""
+
+    first: int
+    least: int
+    most: int
+    quick: float
+    slow: float
+
+
+# What processes print, on its way to the launcher: a verdict may be behind it.
+OUTPUT = Limits(first=256 << 10, least=32 << 10, most=8 << 20, quick=0.1, slow=0.3)
+# Files on their way to a host, each in chunks of up to a mebibyte.
+FILES = Limits(first=1 << 20, least=1 << 20, most=8 << 20, quick=0.5, slow=1.0)
 
 
 class Window:
-    """Bytes of output that were sent and not acknowledged by the launcher yet."""
+    """Bytes that were sent and not acknowledged yet. One thread may send while another acknowledges."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self.size = FIRST_WINDOW
-        self._clock = clock
+    def __init__(self, limits: Limits, clock: Callable[[], float] = time.monotonic) -> None:
+        self.size = limits.first
+        self._limits, self._clock = limits, clock
         self._sent = self._acknowledged = 0
         self._marks: Deque[Tuple[int, float]] = deque()
 
@@ -38,7 +50,7 @@ class Window:
             self._adapt(self._clock() - sent_at)
 
     def _adapt(self, seconds: float) -> None:
-        if seconds < QUICK:
-            self.size = min(2 * self.size, MAX_WINDOW)
-        elif seconds > SLOW:
-            self.size = max(self.size // 2, MIN_WINDOW)
+        if seconds < self._limits.quick:
+            self.size = min(2 * self.size, self._limits.most)
+        elif seconds > self._limits.slow:
+            self.size = max(self.size // 2, self._limits.least)

@@ -16,7 +16,7 @@ from typing import Any, Callable, Deque, Dict, List, Optional, Tuple
 
 from launcher import wire
 from launcher.agent import hunt
-from launcher.agent.flow import Window
+from launcher.agent.flow import OUTPUT, Window
 from launcher.agent.guardian import Guardian, guard, remove
 from launcher.agent.nursery import Nursery, start_file
 from launcher.agent.output import Output
@@ -115,7 +115,7 @@ class Agent:
         self.lease = FIRST_LEASE
         self.heard = self.beaten = time.monotonic()
         self.stacks_until: Optional[float] = None
-        self.window = Window()
+        self.window = Window(OUTPUT)
         self.behind = False
         self.stopping = False
         self.stopped_at = self.killed_at = 0.0

@@ -9,13 +9,11 @@ import time
 from typing import Any, Callable, Dict, List, Optional
 
 from launcher import wire
-from launcher.agent import ports
+from launcher.agent import hunt, ports
 from launcher.agent.aside import Aside
 from launcher.agent.output import Output
 from launcher.agent.unpack import unpack
 
-LOOK_PATIENCE = 600.0
-PLACE_PATIENCE = 600.0
 SETUP_PATIENCE = 6 * 3600.0
 INSPECT_PATIENCE = 30.0
 REACH_PATIENCE = 15.0
@@ -35,13 +33,15 @@ class Preparing:
         self.folder, self.selector, self.send, self.ready = folder, selector, send, ready
         self.ports = ports.Ports()
         self.asides: List[Aside] = []
-        self.incoming: Any = None
+        self.sync: Any = None
+        self.usage: Optional[int] = None  # holds the workdir for this run, until the agent ends
         self.setup_output: Optional[Output] = None
         self._setup_commands: Optional[List[str]] = None
         self._duties: Dict[type, Callable[[Any], None]] = {
             wire.Code: self._unpack_code,
             wire.Sync: self._sync,
-            wire.Piece: self._take_piece,
+            wire.Piece: self._pass_on,
+            wire.Leave: self._pass_on,
             wire.Setup: self._set_up,
             wire.Inspect: self._inspect,
             wire.Prepare: self._prepare,
@@ -70,6 +70,8 @@ class Preparing:
         for aside in [aside for aside in self.asides if now > aside.deadline]:
             aside.expire()
             self._finish(aside)
+        if self.sync is not None and self.sync.is_stalled():
+            self._refuse(explain_stalled(self.sync.workdir))
 
     def _do_aside(
         self,
@@ -103,9 +105,7 @@ class Preparing:
         self.send(wire.Refused(problem))
 
     def close(self) -> None:
-        if self.incoming is not None:
-            self.incoming.close()
-            self.incoming = None
+        self._end_sync()
 
     # The code.
 
@@ -116,41 +116,42 @@ class Preparing:
             self._refuse(f"cannot write the workers' code to {self.folder}: {error.strerror}")
 
     def _sync(self, order: wire.Sync) -> None:
-        from launcher.agent.sync import Incoming, SyncError
+        from launcher.agent.sync_child import SyncChild
 
         try:
-            self.incoming = Incoming(order.workdir, order.data)
-        except SyncError as error:
-            self._refuse(str(error))
+            self.sync = SyncChild(order, os.environ[hunt.MARK])
+        except OSError as error:
+            self._refuse(f"sync: cannot start a process for it: {error.strerror}")
             return
-        self._do_aside(self.incoming.look, self._expect, LOOK_PATIENCE, f"sync: looking at {order.workdir}")
+        self.selector.register(self.sync.socket, selectors.EVENT_READ, self._serve_sync)
 
-    def _expect(self, wanted: List[int]) -> None:
-        self.incoming.expect(wanted)
-        self.send(wire.Wanted(wanted))
-        if not wanted:
-            self._finish_sync()
+    def _pass_on(self, message: Any) -> None:
+        if self.sync is not None:  # else refused by now, and the launcher has not heard of it yet
+            self.sync.give(message)
+            self._watch_sync()
 
-    def _take_piece(self, piece: wire.Piece) -> None:
-        from launcher.agent.sync import SyncError
+    def _serve_sync(self) -> None:
+        for answer in self.sync.serve():
+            if isinstance(answer, wire.Refused):
+                self._refuse(answer.problem)
+                return
+            self.usage = self.sync.usage
+            if isinstance(answer, wire.Synced):
+                self._end_sync()
+            self.send(answer)
+        if self.sync is not None:
+            self._watch_sync()
 
-        if self.incoming is None:
-            return  # refused by now, and the launcher has not heard of it yet
-        try:
-            complete = self.incoming.take(piece.number, piece.last, piece.data)
-        except SyncError as error:
-            self._refuse(str(error))
-            return
-        if complete:
-            self._finish_sync()
+    def _watch_sync(self) -> None:
+        wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if self.sync.has_more else 0)
+        if self.selector.get_key(self.sync.socket).events != wanted:
+            self.selector.modify(self.sync.socket, wanted, self._serve_sync)
 
-    def _finish_sync(self) -> None:
-        self._do_aside(self.incoming.place, self._note_synced, PLACE_PATIENCE, "sync: putting files in place")
-
-    def _note_synced(self, counts: List[int]) -> None:
-        written, deleted = counts
-        self.close()
-        self.send(wire.Synced(written, deleted))
+    def _end_sync(self) -> None:
+        if self.sync is not None:
+            self.selector.unregister(self.sync.socket)
+            self.sync.close()
+            self.sync = None
 
     # The host.
 
@@ -245,6 +246,12 @@ def find_python(setting: wire.Prepare) -> str:
     if setting.workdir is not None and not os.path.isdir(os.path.expanduser(setting.workdir)):
         raise Missing(f"workdir: found no folder {setting.workdir}")
     return os.path.abspath(found)
+
+
+def explain_stalled(workdir: str) -> str:
+    from launcher.agent.sync_child import STALLED
+
+    return f"the disk under {workdir} has not answered for {STALLED:g} s; is it a network disk whose server is gone?"
 
 
 def find_program(name: str, path: str) -> Optional[str]:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
 import time
-from typing import Dict, List, Optional
+from typing import Dict, FrozenSet, List, NamedTuple, Optional, Set
 
+from launcher.agent.entries import STATE_FOLDER
 from launcher.agent.files import lock_within, read_if_there
 
 LOCK_PATIENCE = 1800.0
 LAST_LINES = 8
+TOKEN = "setup"
 
 
 class SetupError(Exception):
@@ -19,24 +22,84 @@ class SetupError(Exception):
 
 
 def set_up(commands: List[str], key: str, workdir: Optional[str], env: Dict[str, str], output: str) -> float:
-    """Seconds it took; 0 when the same commands had succeeded before under this key."""
+    """Seconds it took; 0 when the same commands had succeeded before under this key, and what they made is there."""
     folder = os.path.expanduser(workdir or "~")
+    if not os.path.isdir(folder):
+        raise SetupError(f"setup: found no folder {folder} to run its commands in; make it, or mend workdir")
     stamp = _stamp_of(folder)
     with open(stamp + ".lock", "w") as lock:  # hosts that share a home folder must not install over each other
         if not lock_within(lock.fileno(), LOCK_PATIENCE):
             raise SetupError("setup: another run has been setting up this host for 30 minutes")
-        if read_if_there(stamp) == key.encode():
+        done, before = _read_stamp(stamp), _list_names(folder) if workdir else set()
+        if done.key == key and (workdir is None or (done.token == read_token(folder) and done.made <= before)):
             return 0.0
         began = time.monotonic()
+        _forget(stamp)  # what fails half way has not been done, whatever was before
         for command in commands:
             _run(command, folder, env, output)
-        with open(stamp, "w") as file:
-            file.write(key)
+        if workdir:
+            after = _list_names(folder)
+            done = Done(key, make_token(folder), frozenset(after - before) | (done.made & after))
+        else:
+            done = Done(key)
+        _write(stamp, json.dumps([done.key, done.token, sorted(done.made)]))
     return max(time.monotonic() - began, 0.001)
 
 
+class Done(NamedTuple):
+    """A setup that succeeded: a token that its workdir holds as long as it is the same, and what it made at its top."""
+
+    key: str = ""
+    token: str = ""
+    made: FrozenSet[str] = frozenset()
+
+
+def _read_stamp(stamp: str) -> Done:
+    """Nothing is known where there is none, or one that cannot be understood."""
+    try:
+        key, token, made = json.loads(read_if_there(stamp))
+        return Done(key, token, frozenset(made))
+    except (ValueError, TypeError):
+        return Done()
+
+
+def _forget(stamp: str) -> None:
+    try:
+        os.unlink(stamp)
+    except FileNotFoundError:
+        pass
+
+
+def _list_names(folder: str) -> Set[str]:
+    return set(os.listdir(folder)) - {STATE_FOLDER}
+
+
+def read_token(folder: str) -> str:
+    return read_if_there(os.path.join(folder, STATE_FOLDER, TOKEN)).decode(errors="replace")
+
+
+def make_token(folder: str) -> str:
+    """One for a workdir, shared by the hosts that share it; none where a setup may not write to its workdir."""
+    place = os.path.join(folder, STATE_FOLDER)
+    try:
+        if not read_token(folder):
+            os.makedirs(place, exist_ok=True)
+            _write(os.path.join(place, TOKEN), os.urandom(16).hex())
+    except OSError:
+        return ""
+    return read_token(folder)
+
+
+def _write(path: str, text: str) -> None:
+    """A reader finds the old file or the new one, never half of it."""
+    aside = f"{path}.{socket.gethostname()}.{os.getpid()}"
+    with open(aside, "w") as file:
+        file.write(text)
+    os.rename(aside, path)
+
+
 def _stamp_of(folder: str) -> str:
-    """Outside the workdir: it says something about the host, not about the code."""
+    """Outside the workdir, which several hosts may share: it says something about the host, not about the code."""
     import hashlib
 
     place = f"{socket.gethostname()}\0{os.path.realpath(folder)}"

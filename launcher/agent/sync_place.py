@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import time
-from typing import Iterable, List, Tuple
+from typing import Dict, Iterable, List, Tuple
 
 from launcher.agent.beneath import Beneath, InTheWay
 from launcher.agent.complaints import Complaints
@@ -17,14 +17,17 @@ LINK = b"link"
 
 
 class Place:
-    def __init__(self, beneath: Beneath, state: SyncState, entries: List[Entry], complaints: Complaints) -> None:
-        self.beneath, self.state, self.entries, self.complaints = beneath, state, entries, complaints
-        self.paths = {entry.path for entry in entries}
+    """`numbered` are the entries by the numbers that their files have in the staging folder."""
+
+    def __init__(self, beneath: Beneath, state: SyncState, numbered: Dict[int, Entry], complaints: Complaints) -> None:
+        self.beneath, self.state, self.numbered, self.complaints = beneath, state, numbered, complaints
+        self.entries = list(numbered.values())
+        self.paths = {entry.path for entry in self.entries}
 
     def place_all(self) -> Tuple[int, int]:
         with self.complaints.of("use", STATE_FOLDER):
             manifest, found = self.state.read_manifest(), self.state.read_found()
-            missing = [(number, entry) for number, entry in enumerate(self.entries) if entry.path not in found]
+            missing = [(number, entry) for number, entry in self.numbered.items() if entry.path not in found]
             self._claim([entry for _, entry in missing], manifest)
         deleted = self._delete([path for path in manifest if is_ours(path, manifest) and path not in self.paths])
         records = {entry.path: self._keep(entry, found[entry.path]) for entry in self.entries if entry.path in found}

@@ -56,6 +56,9 @@ class SyncState:
         """Holds for every process that has this descriptor: a child that locks does it for its parent."""
         return lock_within(self._lock, patience)
 
+    def unlock(self) -> None:
+        fcntl.flock(self._lock, fcntl.LOCK_UN)
+
     def clear(self) -> None:
         """Only for who holds the lock."""
         for name in os.listdir(self.staging):
@@ -63,7 +66,7 @@ class SyncState:
 
     def close(self) -> None:
         # By name and not only by closing: a child may have the descriptor too.
-        fcntl.flock(self._lock, fcntl.LOCK_UN)
+        self.unlock()
         for fd in (self._lock, self.staging, self.folder):
             os.close(fd)
 
