@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import queue
 import signal
 import time
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from launcher import verdict as verdicts
 from launcher import wire
 from launcher.channel import Channel, Ended, Heard, Stream, close_channels
+from launcher.clocks import Clock, same_clock
 from launcher.events import EventLog
 from launcher.logs import ProcessLog
 from launcher.plan import Plan
@@ -70,11 +72,13 @@ class State:
     readiness: Readiness
     spawned: bool = False
     quiet: bool = False
+    process_hosts: dict[int, str] = field(default_factory=dict)
     joining: set[int] = field(default_factory=set)
     joined: set[int] = field(default_factory=set)
     exits: dict[int, int] = field(default_factory=dict)
     crashes: dict[int, tuple[float, dict[str, Any]]] = field(default_factory=dict)
     failures: list[Failure] = field(default_factory=list)
+    leavers: list[Failure] = field(default_factory=list)
     lost: list[Verdict] = field(default_factory=list)
     nursery_death: Verdict | None = None
     interrupts: list[int] = field(default_factory=list)
@@ -102,6 +106,23 @@ class State:
         return self.save_seconds
 
     @property
+    def victims(self) -> list[Failure]:
+        """Also those that have said so and have not ended yet."""
+        known = {failure.process_id for failure in self.failures}
+        hosts = self.process_hosts
+        told = [
+            Failure(number, hosts.get(number, ""), 1, at, "", crash)
+            for number, (at, crash) in self.crashes.items()
+            if number not in known and crash["lost_peer"]
+        ]
+        return [*self.failures, *told]
+
+    @property
+    def early_leavers(self) -> list[Failure]:
+        """Who never joined the others cannot be missed by them."""
+        return [each for each in self.leavers if not self.joined or each.process_id in self.joined]
+
+    @property
     def cause_is_leaving(self) -> bool:
         """A process has raised an exception of its own and runs its exit handlers, for which it has some seconds."""
         leaving = [crash for process_id, (_, crash) in self.crashes.items() if process_id not in self.exits]
@@ -127,13 +148,32 @@ def decide(state: State, now: float) -> Decision:
     if state.nursery_death is not None:
         return Decision("end", state.nursery_death)
     culprit = verdicts.find_culprit(state.failures, now, state.everyone_ended)
-    if culprit is not None and (culprit.is_a_cause or not (state.lost or state.cause_is_leaving or state.quiet)):
+    if culprit is not None and culprit.is_a_cause:
         return Decision("end", blame(culprit, state))
+    if not (state.lost or state.cause_is_leaving or state.quiet):
+        if (told := decide_absent(state, now)) is not None:
+            return told
+        if culprit is not None:
+            return Decision("end", blame(culprit, state))
     if state.lost:
         return Decision("end", state.lost[0])
     if state.everyone_ended:
         return Decision("end", verdicts.succeeded(state.num_processes))
     return WAIT if state.spawned else decide_start(state, now)
+
+
+def decide_absent(state: State, now: float) -> Decision | None:
+    """Victims without a cause: has somebody left as if all were done, or does jax name one that still runs?"""
+    victims = state.victims
+    if leaver := verdicts.find_leaver(state.early_leavers, victims, now, state.everyone_ended):
+        return Decision("end", verdicts.process_left(leaver, victims, state.logs))
+    if (named := verdicts.find_named(victims, state.exits, now, state.num_processes)) is not None:
+        host = state.process_hosts.get(named, "")
+        return Decision("end", verdicts.process_unheard(named, host, len(victims), state.logs))
+    # While jax names one that still runs, no victim is blamed.
+    if any(victim.names - state.exits.keys() for victim in victims) and not state.everyone_ended:
+        return WAIT
+    return None
 
 
 def decide_start(state: State, now: float) -> Decision:
@@ -212,6 +252,8 @@ class Supervisor:
         hosts = tuple(host.address for host in plan.cluster.hosts)
         self.state = State(hosts, len(plan.processes), f"{run.logs}/", self.preparation.readiness)
         self.asked_to_stop = self.stopping = False
+        is_here = plan.cluster.transport == "local"
+        self.clocks = [same_clock() if is_here else Clock() for _ in hosts]
         self.silences = [Silence() for _ in hosts]
         self.uncounted = 0.0
         self._connect_patience = CONNECT_PATIENCE + CONNECT_PATIENCE_A_HOST * len(hosts)
@@ -262,7 +304,8 @@ class Supervisor:
             is_python = self.plan.job.command is None
             found = self.preparation.env_of(process.host, process.local_process_id)
             env = {**found, **process.env, **identity.to_env()}
-            order = wire.Spawn(process.process_id, env, self.plan.argv(), is_python)
+            self.state.process_hosts[process.process_id] = host.address
+            order = wire.Spawn(process.process_id, env, self.plan.argv(), is_python, time.time())
             self.channels[process.host].send(order)
 
     # Watching.
@@ -398,18 +441,31 @@ class Supervisor:
         if event.process_id in state.exits:
             return
         state.exits[event.process_id] = event.code
-        self.events.add("process exited", process_id=event.process_id, host=state.hosts[host], code=event.code)
-        is_our_doing = self.stopping and event.code == -signal.SIGKILL
-        if event.code != 0 and not is_our_doing:
-            tail = redact_text(last_whole_lines(event.data), self.secrets.values())
-            at, crash = state.crashes.get(event.process_id, (time.monotonic(), None))
-            failure = Failure(event.process_id, state.hosts[host], event.code, at, tail, crash)
-            state.failures.append(failure)
+        at, give = self._when(host, event)
+        address, known = state.hosts[host], state.crashes.get(event.process_id)
+        detail = {"code": event.code, "at": round(at, 3)}
+        self.events.add("process exited", process_id=event.process_id, host=address, **detail)
+        if self.stopping and event.code == -signal.SIGKILL:
+            return  # our own doing
+        tail = redact_text(last_whole_lines(event.data), self.secrets.values())
+        began, crash = known or (to_monotonic(at), None)
+        if crash is not None and is_number(crash.get("at")):  # the host's clock may be better known by now
+            began = to_monotonic(self.clocks[host].bring_here(crash["at"], time.time())[0])
+        failure = Failure(event.process_id, address, event.code, began, tail, crash, give)
+        (state.failures if event.code != 0 else state.leavers).append(failure)
+
+    def _when(self, host: int, event: wire.Exited) -> tuple[float, float]:
+        """When a process ended, by this machine's clock, and how far that may be wrong."""
+        clock, now = self.clocks[host], time.time()
+        clock.note_heard(event.at, now)
+        if event.ahead is not None:
+            clock.note_sent(event.ahead)
+        return clock.bring_here(event.at, now)
 
     def _note_fact(self, host: int, fact: wire.Fact) -> None:
         address = self.state.hosts[host]
         if fact.process_id is not None:
-            self._note_process_fact(fact.process_id, fact.name, fact.detail)
+            self._note_process_fact(host, fact.process_id, fact.name, fact.detail)
         elif fact.name == "nursery_failed":
             self.screen.note(f"launch: no warm start on {address}: {fact.detail['problem']}; starting cold")
         elif fact.name == "nursery_died":
@@ -418,11 +474,11 @@ class Supervisor:
         if fact.name != "metrics" or fact.process_id == 0:  # those of all processes would fill a disk
             self.events.add(fact.name, host=address, process_id=fact.process_id, detail=fact.detail)
 
-    def _note_process_fact(self, process_id: int, name: str, detail: dict[str, Any]) -> None:
+    def _note_process_fact(self, host: int, process_id: int, name: str, detail: dict[str, Any]) -> None:
         state = self.state
         match name, detail:
             case "crash", _:
-                self._note_crash(process_id, detail)
+                self._note_crash(host, process_id, detail)
             case "joining", _:
                 state.joining.add(process_id)
             case "joined", _:
@@ -434,9 +490,13 @@ class Supervisor:
             case "summary", _ if process_id == 0:
                 self._save(self.run_folder.summary, self.run_folder.encode_json(detail))
 
-    def _note_crash(self, process_id: int, detail: dict[str, Any]) -> None:
+    def _note_crash(self, host: int, process_id: int, detail: dict[str, Any]) -> None:
         crash = redact_json({**verdicts.NO_CRASH, **detail}, self.secrets.values())
-        self.state.crashes[process_id] = time.monotonic(), crash
+        at = time.time()
+        if is_number(there := crash.get("at")):
+            self.clocks[host].note_heard(there, at)
+            at, _ = self.clocks[host].bring_here(there, at)
+        self.state.crashes[process_id] = to_monotonic(at), crash
         if crash["lost_peer"] or crash["explained"]:  # the process itself does not print it
             self._save(self.run_folder.stacks_of(process_id), str(crash["traceback"]).encode())
 
@@ -490,7 +550,7 @@ class Supervisor:
         culprit = next((f for f in self.state.failures if f.process_id == verdict.process_id), None)
         interrupts = len(self.state.interrupts)
         for process_id, log in self.logs.items():
-            if culprit is not None and process_id != culprit.process_id:
+            if verdict.process_id not in (None, process_id):
                 self.screen.mute(log)  # from here on the others would only complain of a lost peer
         self.stopping = True
         for channel in self._living():
@@ -514,6 +574,15 @@ class Supervisor:
 
     def _patience_with(self, host: int) -> float:
         return LOST_PATIENCE if host in self.lost else CLOSE_PATIENCE
+
+
+def to_monotonic(at: float) -> float:
+    return time.monotonic() + (at - time.time())
+
+
+def is_number(value: Any) -> bool:
+    """What a process says about itself may be anything."""
+    return isinstance(value, int | float) and math.isfinite(value)
 
 
 def last_whole_lines(tail: bytes) -> str:

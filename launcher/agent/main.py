@@ -103,6 +103,7 @@ class Agent:
         self.waiting: List[wire.Spawn] = []
         self.setting: Optional[wire.Prepare] = None
         self.python = ""
+        self.ahead: Optional[float] = None  # how far this host's clock is ahead of the launcher's, at most
         self.nursery: Optional[Nursery] = None
         self.lease = FIRST_LEASE
         self.heard = self.beaten = time.monotonic()
@@ -202,6 +203,8 @@ class Agent:
             self.lease = message.seconds
         elif isinstance(message, wire.Spawn):
             self.preparing.stop_listening()
+            ahead = time.time() - message.at
+            self.ahead = ahead if self.ahead is None else min(self.ahead, ahead)
             self._accept(message)
         elif isinstance(message, wire.Signal):
             self._signal(message.number)
@@ -363,7 +366,8 @@ class Agent:
     def _ended(self, process: Process, code: int) -> None:
         self._hear_facts()
         process.code = code
-        self._send(wire.Exited(process.process_id, code, process.tail.last(wire.TAIL_LENGTH)))
+        tail = process.tail.last(wire.TAIL_LENGTH)
+        self._send(wire.Exited(process.process_id, code, time.time(), self.ahead, tail))
 
     def _hear_facts(self) -> None:
         for _ in range(FACTS_AT_ONCE):
