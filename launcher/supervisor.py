@@ -20,7 +20,7 @@ from launcher.logs import ProcessLog
 from launcher.plan import Plan
 from launcher.preparation import Preparation, Readiness, explain_no_agent
 from launcher.redact import redact_json, redact_text
-from launcher.run import Run, write_aside
+from launcher.run import Run, try_write
 from launcher.screen import Screen
 from launcher.transports import CLOSE_PATIENCE
 from launcher.verdict import Failure, Verdict, crashed_alike
@@ -41,6 +41,8 @@ LOST_PATIENCE = 0.5
 # Agents beat once a second.
 QUIET = 3.0
 COUNT_EVERY = 0.2
+# This share of a lease without a look at the inbox: agents may have given the launcher up.
+LONG_ABSENCE = 0.7
 
 
 @dataclass(frozen=True)
@@ -258,6 +260,10 @@ class Supervisor:
         self.uncounted = 0.0
         self._connect_patience = CONNECT_PATIENCE + CONNECT_PATIENCE_A_HOST * len(hosts)
         self.gone: set[int] = set()
+        self.saved: set[Path] = set()
+        self.unwritable: set[Path] = set()
+        self.looked = count_awake_or_not()
+        self.away = self.away_until = 0.0
         self.lost: set[int] = set()
         self.began = self.hinted = time.monotonic()
 
@@ -299,6 +305,7 @@ class Supervisor:
             host = self.plan.host_of(process)
             log = ProcessLog(self.run_folder.log_of(process.process_id), self.secrets.values())
             self.logs[process.process_id] = log
+            self._note_log_error(log, process.process_id)
             self.screen.follow(log, f"{process.process_id} {host.address}", process.process_id)
             identity = self.plan.identity(process, self.run_folder.id, 1, *self.state.readiness.coordinator)
             is_python = self.plan.job.command is None
@@ -329,6 +336,7 @@ class Supervisor:
             entry = self.inbox.get(timeout=patience)
         except queue.Empty:
             entry = None
+        self._note_absence()
         # A launcher that was itself suspended must not count its own absence as the hosts' silence.
         self._count_silence(min(time.monotonic() - began, 2 * TICK))
         if isinstance(entry, Interrupt):
@@ -339,6 +347,26 @@ class Supervisor:
             self._note_event(entry.host, entry.event)
             self.channels[entry.host].handled(entry.event)
         return entry is not None
+
+    def _note_absence(self) -> None:
+        """The agents, which count as well, end their processes after a lease without a word."""
+        now = count_awake_or_not()
+        gap, self.looked = now - self.looked, now
+        if gap > LONG_ABSENCE * self.plan.cluster.lease:
+            self.away, self.away_until = gap, now
+            self.events.add("launcher was away", seconds=round(gap, 1))
+
+    def _lose_by_absence(self, host: int) -> bool:
+        """Whoever is lost within a lease after this launcher came back is not to blame."""
+        lease = self.plan.cluster.lease
+        if not self.away or self.looked - self.away_until > lease + QUIET:
+            return False
+        self.gone.add(host)
+        self.lost.add(host)
+        self.state.lost.append(verdicts.launcher_was_away(self.away, lease, self.state.logs))
+        why = f"the launcher was away for {self.away:.1f} s"
+        self.events.add("host lost", host=self.state.hosts[host], why=why)
+        return True
 
     def _count_silence(self, seconds: float) -> None:
         """Not at every event: a thousand agents beat a thousand times a second."""
@@ -377,7 +405,7 @@ class Supervisor:
             self._give_up(end.host, end.unreachable)
 
     def _lose(self, host: int, why: str, said: str) -> None:
-        if host in self.gone:
+        if host in self.gone or self._lose_by_absence(host):
             return
         if host not in self.state.readiness.greeted:
             self._give_up(host, explain_no_agent(why, said, self.plan.cluster.agent_python))
@@ -425,6 +453,7 @@ class Supervisor:
     def _setup_log(self, host: int) -> ProcessLog:
         if host not in self.setup_logs:
             self.setup_logs[host] = ProcessLog(self.run_folder.setup_log_of(host), self.secrets.values())
+            self._note_log_error(self.setup_logs[host])
         return self.setup_logs[host]
 
     def _note_output(self, event: wire.Output) -> None:
@@ -432,9 +461,34 @@ class Supervisor:
         was_fine = log.error is None
         log.write(event.data)
         self.screen.wake()
-        if was_fine and log.error is not None:
+        if was_fine:
+            self._note_log_error(log, event.process_id)
+
+    def _note_log_error(self, log: ProcessLog, process_id: int | None = None) -> None:
+        """The first is told at once, all of them at the end."""
+        if log.error is None:
+            return
+        if log.path.parent not in self.unwritable:
+            self.unwritable.add(log.path.parent)
             self.screen.note(f"launch: {log.path} cannot be written any more: {log.error.strerror}; the run goes on")
-            self.events.add("log lost", process_id=event.process_id, why=str(log.error))
+        self.events.add("log lost", process_id=process_id, why=str(log.error))
+
+    def _note_lost_logs(self) -> None:
+        dropped = {str(number): log.dropped for number, log in self.logs.items() if log.dropped}
+        setups = sum(log.dropped for log in self.setup_logs.values())
+        if dropped:
+            who = (
+                f"process {next(iter(dropped))}'s output"
+                if len(dropped) == 1
+                else f"output of {len(dropped)} processes"
+            )
+            self.screen.note(f"launch: {sum(dropped.values()):,} bytes of {who} could not be written")
+        if setups:
+            self.screen.note(f"launch: {setups:,} bytes of what setup said could not be written")
+        if dropped or setups:
+            self.events.add("output dropped", bytes=dropped, setup_bytes=setups)
+        if self.logs and not self.run_folder.logs.is_dir():
+            self.screen.note(f"launch: {self.run_folder.logs} is gone: somebody deleted it during the run")
 
     def _note_exit(self, host: int, event: wire.Exited) -> None:
         state = self.state
@@ -501,10 +555,12 @@ class Supervisor:
             self._save(self.run_folder.stacks_of(process_id), str(crash["traceback"]).encode())
 
     def _save(self, path: Path, data: bytes) -> None:
-        try:
-            write_aside(path, data)
-        except OSError as error:
-            self.screen.note(f"launch: {path} cannot be written: {error.strerror}")
+        """A note for the first file of a folder that cannot be written: a thousand of them would bury the verdict."""
+        if (problem := try_write(path, data)) is None:
+            self.saved.add(path)
+        elif path.parent not in self.unwritable:
+            self.unwritable.add(path.parent)
+            self.screen.note(problem)
 
     def _hint(self) -> None:
         """Nobody should wonder what a run is waiting for."""
@@ -546,7 +602,9 @@ class Supervisor:
 
     def _wind_up(self, verdict: Verdict) -> Verdict:
         """Stop every host and take in what is still on its way; who else failed only becomes known now."""
-        failed = verdict.outcome in ("failed", "host lost")
+        # Whoever is still there when the grace after a Ctrl-C is over is stuck; after a second one nothing waits.
+        is_stuck = verdict.outcome == "stopped" and len(self.state.interrupts) == 1 and not self.state.everyone_ended
+        stacks = is_stuck or verdict.outcome in ("failed", "host lost")
         culprit = next((f for f in self.state.failures if f.process_id == verdict.process_id), None)
         interrupts = len(self.state.interrupts)
         for process_id, log in self.logs.items():
@@ -554,7 +612,7 @@ class Supervisor:
                 self.screen.mute(log)  # from here on the others would only complain of a lost peer
         self.stopping = True
         for channel in self._living():
-            channel.send(wire.Stop(stacks=failed))
+            channel.send(wire.Stop(stacks))
         deadline = time.monotonic() + WIND_UP_PATIENCE
         while self._living() and time.monotonic() < deadline:
             if self._take_in(TICK):
@@ -563,17 +621,24 @@ class Supervisor:
                 break
         if culprit is not None:
             return blame(culprit, self.state)
-        return verdict
+        found = sum(path.parent == self.run_folder.stacks for path in self.saved)
+        return verdicts.with_stacks(verdict, found, f"{self.run_folder.stacks}/") if is_stuck and found else verdict
 
     def _close_all(self) -> None:
         patience = {channel: self._patience_with(number) for number, channel in self.channels.items()}
         close_channels(patience, 3 * WIND_UP_PATIENCE)
         for log in (*self.logs.values(), *self.setup_logs.values()):
             log.close()
+        self._note_lost_logs()
         self.screen.wake()
 
     def _patience_with(self, host: int) -> float:
         return LOST_PATIENCE if host in self.lost else CLOSE_PATIENCE
+
+
+def count_awake_or_not() -> float:
+    """Seconds by a clock that also runs while the machine sleeps, which the monotonic one need not do."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.time()
 
 
 def to_monotonic(at: float) -> float:

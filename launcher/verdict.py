@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from launcher.errors import EXIT_HANG, EXIT_HOST_LOST, EXIT_USAGE
@@ -233,6 +233,12 @@ def stopped_by(number: int, step: int | None = None, in_order: bool = False) -> 
     """`step` is that of the last save; `in_order` says that every process left after it."""
     saved = "" if step is None else f"; {'' if in_order else 'last '}saved at step {step}"
     return Verdict("stopped", 128 + number, f"stopped by {name_signal(number)}{saved}")
+
+
+def with_stacks(verdict: Verdict, count: int, stacks: str) -> Verdict:
+    """Of processes that had to be killed: where each of them was."""
+    who = "1 process" if count == 1 else f"{count} processes"
+    return replace(verdict, detail=[*verdict.detail, f"{who} did not stop in time; where they were: {stacks}"])
 
 
 def name_signal(number: int) -> str:
