@@ -238,7 +238,7 @@ def stopped_by(number: int, step: int | None = None, in_order: bool = False) -> 
 def with_stacks(verdict: Verdict, count: int, stacks: str) -> Verdict:
     """Of processes that had to be killed: where each of them was."""
     who = "1 process" if count == 1 else f"{count} processes"
-    return replace(verdict, detail=[*verdict.detail, f"{who} did not stop in time; where they were: {stacks}"])
+    return replace(verdict, detail=[*verdict.detail, f"{who} did not stop in time; stacks: {stacks}"])
 
 
 def name_signal(number: int) -> str:
