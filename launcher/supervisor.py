@@ -169,13 +169,13 @@ def decide_absent(state: State, now: float) -> Decision | None:
     victims = state.victims
     if leaver := verdicts.find_leaver(state.early_leavers, victims, now, state.everyone_ended):
         return Decision("end", verdicts.process_left(leaver, victims, state.logs))
-    if (named := verdicts.find_named(victims, state.exits, now, state.num_processes)) is not None:
-        host = state.process_hosts.get(named, "")
-        return Decision("end", verdicts.process_unheard(named, host, len(victims), state.logs))
-    # While jax names one that still runs, no victim is blamed.
-    if any(victim.names - state.exits.keys() for victim in victims) and not state.everyone_ended:
+    named = verdicts.find_named(victims, set(range(state.num_processes)) - state.exits.keys())
+    if named is None:
+        return None
+    if now - min(victim.at for victim in victims) < verdicts.PATIENCE_WITH_THE_NAMED:
         return WAIT
-    return None
+    host = state.process_hosts.get(named, "")
+    return Decision("end", verdicts.process_unheard(named, host, len(victims), state.logs))
 
 
 def decide_start(state: State, now: float) -> Decision:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -133,12 +133,10 @@ def find_leaver(leavers: Sequence[Failure], victims: Sequence[Failure], now: flo
     return min(before, key=lambda each: each.at, default=None)
 
 
-def find_named(victims: Sequence[Failure], ended: Mapping[int, int], now: float, count: int) -> int | None:
-    """The process that still runs, and that jax told most of its victims it lost."""
-    votes = [number for victim in victims for number in victim.names if number not in ended and number < count]
-    if not votes or now - min(victim.at for victim in victims) < PATIENCE_WITH_THE_NAMED:
-        return None
-    return min(set(votes), key=lambda number: (-votes.count(number), number))
+def find_named(victims: Sequence[Failure], running: Collection[int]) -> int | None:
+    """The process that still runs, and that jax told most of its victims they lost."""
+    votes = [number for victim in victims for number in victim.names if number in running]
+    return min(set(votes), key=lambda number: (-votes.count(number), number), default=None)
 
 
 def succeeded(count: int) -> Verdict:

@@ -7,6 +7,7 @@ import re
 import sysconfig
 import time
 import traceback
+from collections.abc import Iterator
 from types import TracebackType
 
 LONGEST_MESSAGE = 2000
@@ -39,13 +40,27 @@ def crash_record(error: BaseException) -> dict[str, object]:
         "message": message[:LONGEST_MESSAGE],
         "place": place,
         "traceback": text[-LONGEST_TRACEBACK:],
-        "lost_peer": getattr(error, "lost_peer", False) or is_lost_peer(message),
+        "lost_peer": any(map(_is_lost_peer, _chain(error))),
         "at": time.time(),
     }
 
 
-def is_lost_peer(message: str) -> bool:
-    return LOST_PEER.match(message) is not None and MISMATCH.search(message) is None
+def _is_lost_peer(error: BaseException) -> bool:
+    message = _message(error)
+    if (inner := _raised_by_callback(message)) is not None:
+        message = inner[1]
+    says_so = LOST_PEER.match(message) is not None and MISMATCH.search(message) is None
+    return bool(getattr(error, "lost_peer", False)) or says_so
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """An exception and those it was raised from: a script may put a lost peer into words of its own."""
+    seen: set[int] = set()
+    step: BaseException | None = error
+    while step is not None and id(step) not in seen:
+        seen.add(id(step))
+        yield step
+        step = step.__cause__ or (None if step.__suppress_context__ else step.__context__)
 
 
 def _raised_by_callback(message: str) -> tuple[str, str, str | None] | None:
