@@ -16,6 +16,7 @@ LOST_ANOTHER = re.compile(
 NATIVE_REASON = re.compile(r"^F\d{4} |^terminate called|Check failed:|Assertion .* failed", re.MULTILINE)
 FATAL = re.compile(r"^Fatal Python error: .*", re.MULTILINE)
 CURRENT = re.compile(r"^Current thread .*\n((?:  .*\n?)*)", re.MULTILINE)
+OTHER_THREAD = re.compile(r"^Thread 0x", re.MULTILINE)
 # A list of tasks, one a line, as `2` or `/job:jax_worker/replica:0/task:2`.
 NAMED = re.compile(
     r"(?:unhealthy \(stopped sending heartbeats\)|Some timed out task names):\s*((?:^\s*(?:\S*task:)?\d+\s*$\n?)+)",
@@ -43,9 +44,8 @@ def was_aborted_by_jax(tail: str) -> bool:
     """
     if LOST_ANOTHER.search(tail):
         return True
-    fatal = FATAL.search(tail)
-    is_cut = len(tail) >= wire.TAIL_LENGTH // 2
-    return is_cut and (fatal is None or CURRENT.search(tail) is None) and NATIVE_REASON.search(tail) is None
+    is_cut = len(tail) >= wire.TAIL_LENGTH // 2 and OTHER_THREAD.search(tail) is not None
+    return is_cut and CURRENT.search(tail) is None and NATIVE_REASON.search(tail) is None
 
 
 def tasks_named_by_jax(text: str) -> set[int]:
