@@ -34,6 +34,7 @@ OWN_FRAME = re.compile(
 )
 LIBRARY_FRAME = re.compile(r'  File "[^"]*/(site-packages|dist-packages|lib(64)?/python3[^/"]*)/|  File "<frozen ')
 MOST_FRAMES = 6
+MOST_REASONS = 2
 
 
 def was_aborted_by_jax(tail: str) -> bool:
@@ -57,13 +58,15 @@ def tasks_named_by_jax(text: str) -> set[int]:
 
 
 def lines_worth_showing(tail: str, most: int) -> list[str]:
-    """The end of a tail without what says nothing; of a fatal error first its name and the user's own frames."""
+    """The end of a tail without what says nothing; of a fatal error first its reason and the user's own frames."""
     fatal = FATAL.search(tail)
     if fatal is None:
         return _without_noise(tail)[-most:]
-    told = [fatal[0], *_frames(tail[fatal.end() :])]
     before = _without_noise(tail[: fatal.start()])
-    return [*before[max(0, len(before) - (most - len(told))) :], *told]
+    reasons = [line for line in before if NATIVE_REASON.search(line)][-MOST_REASONS:]
+    told = [*reasons, fatal[0], *_frames(tail[fatal.end() :])]
+    others = [line for line in before if line not in reasons]
+    return [*told, *others[max(0, len(others) - (most - len(told))) :]]
 
 
 def _frames(dump: str) -> list[str]:

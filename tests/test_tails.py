@@ -98,10 +98,10 @@ def test_jax_names(who: str) -> None:
 def test_of_an_abort_the_users_own_frames_are_shown() -> None:
     shown = lines_worth_showing("epoch 3\n" + GLOO + FATAL + OTHER_THREAD + CURRENT_THREAD + MODULES, 12)
     assert shown == [
-        "epoch 3",
         "Fatal Python error: Aborted",
         '  File "/home/me/job.py", line 9 in fault',
         '  File "/home/me/job.py", line 22 in <module>',
+        "epoch 3",
     ]
 
 
