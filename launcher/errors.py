@@ -10,6 +10,7 @@ from __future__ import annotations
 
 EXIT_USAGE = 2
 EXIT_HOST_LOST = 69
+EXIT_HANG = 124
 EXIT_INTERRUPTED = 130
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launcher.cluster import Cluster
-from launcher.errors import HostmeshError, UsageError
+from launcher.errors import UsageError
 from launcher.plan import Plan, plan_json
 from launcher.run import Run
 from launcher.transports import open_streams
@@ -33,7 +33,8 @@ def launch_plan(plan: Plan, runs: Path, as_json: bool) -> int:
     allow_open_files(plan)
     tree = read_checked_code(plan, runs)
     run = Run.create(runs, tuple(secrets.values()))
-    run.write_json(run.plan, {"run": run.id, **plan_json(plan)})
+    if (unwritten := run.write_json(run.plan, {"run": run.id, **plan_json(plan)})) is not None:
+        print(unwritten, file=sys.stderr)
     streams = open_streams(plan.cluster, run.id)
     # After the agents' Pythons have begun to start: they come up while this one imports the rest.
     from launcher.bundle import pack_agent, pack_code
@@ -43,17 +44,16 @@ def launch_plan(plan: Plan, runs: Path, as_json: bool) -> int:
 
     out = sys.stderr if as_json else sys.stdout
     screen = Screen(out, use_colour(out, os.environ), notes=sys.stderr)
-    events = EventLog(run, sys.stdout if as_json else None)
+    events = EventLog(run, sys.stdout if as_json else None, screen.note)
     supervisor = Supervisor(plan, run, streams, pack_agent(), pack_code(), secrets, tree, screen, events)
     for number in HANDLED:
         signal.signal(number, lambda number, _: supervisor.interrupt(number))
     began = time.time()
     screen.start()
-    try:
-        verdict = supervisor.run()
-        write_result(run, supervisor, verdict, began, time.time() - began)
-    except OSError as error:
-        raise HostmeshError(f"the run ended because {run.folder} cannot be written: {error.strerror}") from None
+    verdict = supervisor.run()
+    events.close()
+    if (unwritten := write_result(run, supervisor, verdict, began, time.time() - began)) is not None:
+        screen.note(unwritten)
     seconds = time.time() - began
     if not supervisor.has_told:
         screen.note(f"launch: {verdict.text()}" + (f" in {seconds:.1f} s" if verdict.exit_code == 0 else ""))
@@ -92,8 +92,8 @@ def read_secrets(cluster: Cluster) -> dict[str, str]:
     return {name: os.environ[name] for name in cluster.secrets}
 
 
-def write_result(run: Run, supervisor: Supervisor, verdict: Verdict, began: float, seconds: float) -> None:
-    run.write_json(
+def write_result(run: Run, supervisor: Supervisor, verdict: Verdict, began: float, seconds: float) -> str | None:
+    return run.write_json(
         run.result,
         {
             "run": run.id,

@@ -49,8 +49,9 @@ class Run:
     def stacks_of(self, process_id: int) -> Path:
         return self.stacks / f"process-{process_id:03d}.txt"
 
-    def write_json(self, path: Path, value: Any) -> None:
-        write_aside(path, self.encode_json(value))
+    def write_json(self, path: Path, value: Any) -> str | None:
+        """What went wrong, in words for a note: no run ends because its folder is full."""
+        return try_write(path, self.encode_json(value))
 
     def encode_json(self, value: Any) -> bytes:
         text = json.dumps(redact_json(value, self.hidden), indent=2) + "\n"
@@ -62,9 +63,21 @@ def new_run_id() -> str:
     return time.strftime("%m%d-") + "".join(ALPHABET[byte % len(ALPHABET)] for byte in os.urandom(6))
 
 
+def try_write(path: Path, data: bytes) -> str | None:
+    try:
+        write_aside(path, data)
+    except OSError as error:
+        return f"launch: {path} cannot be written: {error.strerror}; the run goes on"
+    return None
+
+
 def write_aside(path: Path, data: bytes) -> None:
     """A reader finds the old file or the new one, never half of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(path.name + ".partial")
-    aside.write_bytes(data)
-    os.replace(aside, path)
+    try:
+        aside.write_bytes(data)
+        os.replace(aside, path)
+    except OSError:
+        aside.unlink(missing_ok=True)  # half of it would only take room
+        raise

@@ -179,7 +179,7 @@ class Screen:
         """Show nothing of this log beyond what has been written so far."""
         for tail in self._tails:
             if tail.log is log:
-                tail.limit = log.size
+                tail.limit = log.reach
 
     def start(self) -> None:
         self._thread.start()
@@ -290,11 +290,11 @@ class _Tail:
     @property
     def goal(self) -> int:
         # In this order: an ended log does not grow.
-        return min(self.log.ended + self.log.size, max(self.limit, self.position))
+        return min(self.log.ended + self.log.reach, max(self.limit, self.position))
 
     def advance(self) -> list[str]:
         """The next lines, from no more than a chunk of the log."""
-        goal, size = self.goal, min(self.log.size, self.limit)
+        goal, size = self.goal, min(self.log.reach, self.limit)
         if self.position < size:
             return self._read(min(CHUNK, size - self.position))
         if self.position < goal:
@@ -303,6 +303,11 @@ class _Tail:
         return self.cutter.feed(b"") if self.cutter.due is not None else []
 
     def _read(self, count: int) -> list[str]:
+        if self.log.error is not None and self.position >= self.log.size:
+            data = self.log.take_spill(count)  # what the disk does not take
+            self.position += len(data)
+            return self.cutter.feed(data)
+        count = min(count, self.log.size - self.position)
         # Opened for each chunk: one more open file for each process would soon be too many.
         try:
             with open(self.log.path, "rb", buffering=0) as file:

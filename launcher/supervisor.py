@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import queue
 import signal
 import time
@@ -13,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 from launcher import verdict as verdicts
 from launcher import wire
 from launcher.channel import Channel, Ended, Heard, Stream, close_channels
+from launcher.clocks import Clock, same_clock
 from launcher.events import EventLog
 from launcher.logs import ProcessLog
 from launcher.plan import Plan
 from launcher.preparation import Preparation, Readiness, explain_no_agent
 from launcher.redact import redact_json, redact_text
-from launcher.run import Run, write_aside
+from launcher.run import Run, try_write
 from launcher.screen import Screen
 from launcher.transports import CLOSE_PATIENCE
 from launcher.verdict import Failure, Verdict, crashed_alike
@@ -45,6 +47,8 @@ LOST_PATIENCE = 0.5
 # Agents beat once a second.
 QUIET = 3.0
 COUNT_EVERY = 0.2
+# This share of a lease without a look at the inbox: agents may have given the launcher up.
+LONG_ABSENCE = 0.7
 
 
 @dataclass(frozen=True)
@@ -76,11 +80,13 @@ class State:
     readiness: Readiness
     spawned: bool = False
     quiet: bool = False
+    process_hosts: dict[int, str] = field(default_factory=dict)
     joining: set[int] = field(default_factory=set)
     joined: set[int] = field(default_factory=set)
     exits: dict[int, int] = field(default_factory=dict)
     crashes: dict[int, tuple[float, dict[str, Any]]] = field(default_factory=dict)
     failures: list[Failure] = field(default_factory=list)
+    leavers: list[Failure] = field(default_factory=list)
     lost: list[Verdict] = field(default_factory=list)
     nursery_death: Verdict | None = None
     interrupts: list[int] = field(default_factory=list)
@@ -108,6 +114,23 @@ class State:
         return self.save_seconds
 
     @property
+    def victims(self) -> list[Failure]:
+        """Also those that have said so and have not ended yet."""
+        known = {failure.process_id for failure in self.failures}
+        hosts = self.process_hosts
+        told = [
+            Failure(number, hosts.get(number, ""), 1, at, "", crash)
+            for number, (at, crash) in self.crashes.items()
+            if number not in known and crash["lost_peer"]
+        ]
+        return [*self.failures, *told]
+
+    @property
+    def early_leavers(self) -> list[Failure]:
+        """Who never joined the others cannot be missed by them."""
+        return [each for each in self.leavers if not self.joined or each.process_id in self.joined]
+
+    @property
     def cause_is_leaving(self) -> bool:
         """A process has raised an exception of its own and runs its exit handlers, for which it has some seconds."""
         leaving = [crash for process_id, (_, crash) in self.crashes.items() if process_id not in self.exits]
@@ -133,13 +156,32 @@ def decide(state: State, now: float) -> Decision:
     if state.nursery_death is not None:
         return Decision("end", state.nursery_death)
     culprit = verdicts.find_culprit(state.failures, now, state.everyone_ended)
-    if culprit is not None and (culprit.is_a_cause or not (state.lost or state.cause_is_leaving or state.quiet)):
+    if culprit is not None and culprit.is_a_cause:
         return Decision("end", blame(culprit, state))
+    if not (state.lost or state.cause_is_leaving or state.quiet):
+        if (told := decide_absent(state, now)) is not None:
+            return told
+        if culprit is not None:
+            return Decision("end", blame(culprit, state))
     if state.lost:
         return Decision("end", state.lost[0])
     if state.everyone_ended:
         return Decision("end", verdicts.succeeded(state.num_processes))
     return WAIT if state.spawned else decide_start(state, now)
+
+
+def decide_absent(state: State, now: float) -> Decision | None:
+    """Victims without a cause: has somebody left as if all were done, or does jax name one that still runs?"""
+    victims = state.victims
+    if leaver := verdicts.find_leaver(state.early_leavers, victims, now, state.everyone_ended):
+        return Decision("end", verdicts.process_left(leaver, victims, state.logs))
+    named = verdicts.find_named(victims, set(range(state.num_processes)) - state.exits.keys())
+    if named is None:
+        return None
+    if now - min(victim.at for victim in victims) < verdicts.PATIENCE_WITH_THE_NAMED:
+        return WAIT
+    host = state.process_hosts.get(named, "")
+    return Decision("end", verdicts.process_unheard(named, host, len(victims), state.logs))
 
 
 def decide_start(state: State, now: float) -> Decision:
@@ -220,10 +262,16 @@ class Supervisor:
         hosts = tuple(host.address for host in plan.cluster.hosts)
         self.state = State(hosts, len(plan.processes), f"{run.logs}/", self.preparation.readiness)
         self.asked_to_stop = self.stopping = False
+        is_here = plan.cluster.transport == "local"
+        self.clocks = [same_clock() if is_here else Clock() for _ in hosts]
         self.silences = [Silence() for _ in hosts]
         self.uncounted = 0.0
         self._connect_patience = CONNECT_PATIENCE + CONNECT_PATIENCE_A_HOST * len(hosts)
         self.gone: set[int] = set()
+        self.saved: set[Path] = set()
+        self.unwritable: set[Path] = set()
+        self.looked = count_awake_or_not()
+        self.away = self.away_until = 0.0
         self.lost: set[int] = set()
         self.started: set[int] = set()
         self.has_told = False
@@ -267,12 +315,14 @@ class Supervisor:
             host = self.plan.host_of(process)
             log = ProcessLog(self.run_folder.log_of(process.process_id), self.secrets.values())
             self.logs[process.process_id] = log
+            self._note_log_error(log, process.process_id)
             self.screen.follow(log, f"{process.process_id} {host.address}", process.process_id)
             identity = self.plan.identity(process, self.run_folder.id, 1, *self.state.readiness.coordinator)
             is_python = self.plan.job.command is None
             found = self.preparation.env_of(process.host, process.local_process_id)
             env = {**found, **process.env, **identity.to_env()}
-            order = wire.Spawn(process.process_id, env, self.plan.argv(), is_python)
+            self.state.process_hosts[process.process_id] = host.address
+            order = wire.Spawn(process.process_id, env, self.plan.argv(), is_python, time.time())
             self.channels[process.host].send(order)
 
     # Watching.
@@ -296,6 +346,7 @@ class Supervisor:
             entry = self.inbox.get(timeout=patience)
         except queue.Empty:
             entry = None
+        self._note_absence()
         # A launcher that was itself suspended must not count its own absence as the hosts' silence.
         self._count_silence(min(time.monotonic() - began, 2 * TICK))
         if isinstance(entry, Interrupt):
@@ -306,6 +357,26 @@ class Supervisor:
             self._note_event(entry.host, entry.event)
             self.channels[entry.host].handled(entry.event)
         return entry is not None
+
+    def _note_absence(self) -> None:
+        """The agents, which count as well, end their processes after a lease without a word."""
+        now = count_awake_or_not()
+        gap, self.looked = now - self.looked, now
+        if gap > LONG_ABSENCE * self.plan.cluster.lease:
+            self.away, self.away_until = gap, now
+            self.events.add("launcher was away", seconds=round(gap, 1))
+
+    def _lose_by_absence(self, host: int) -> bool:
+        """Whoever is lost within a lease after this launcher came back is not to blame."""
+        lease = self.plan.cluster.lease
+        if not self.away or self.looked - self.away_until > lease + QUIET:
+            return False
+        self.gone.add(host)
+        self.lost.add(host)
+        self.state.lost.append(verdicts.launcher_was_away(self.away, lease, self.state.logs))
+        why = f"the launcher was away for {self.away:.1f} s"
+        self.events.add("host lost", host=self.state.hosts[host], why=why)
+        return True
 
     def _count_silence(self, seconds: float) -> None:
         """Not at every event: a thousand agents beat a thousand times a second."""
@@ -344,7 +415,7 @@ class Supervisor:
             self._give_up(end.host, end.unreachable)
 
     def _lose(self, host: int, why: str, said: str) -> None:
-        if host in self.gone:
+        if host in self.gone or self._lose_by_absence(host):
             return
         if host not in self.state.readiness.greeted:
             self._give_up(host, explain_no_agent(why, said, self.plan.cluster.agent_python))
@@ -393,6 +464,7 @@ class Supervisor:
     def _setup_log(self, host: int) -> ProcessLog:
         if host not in self.setup_logs:
             self.setup_logs[host] = ProcessLog(self.run_folder.setup_log_of(host), self.secrets.values())
+            self._note_log_error(self.setup_logs[host])
         return self.setup_logs[host]
 
     def _note_output(self, event: wire.Output) -> None:
@@ -400,27 +472,65 @@ class Supervisor:
         was_fine = log.error is None
         log.write(event.data)
         self.screen.wake()
-        if was_fine and log.error is not None:
+        if was_fine:
+            self._note_log_error(log, event.process_id)
+
+    def _note_log_error(self, log: ProcessLog, process_id: int | None = None) -> None:
+        """The first is told at once, all of them at the end."""
+        if log.error is None:
+            return
+        if log.path.parent not in self.unwritable:
+            self.unwritable.add(log.path.parent)
             self.screen.note(f"launch: {log.path} cannot be written any more: {log.error.strerror}; the run goes on")
-            self.events.add("log lost", process_id=event.process_id, why=str(log.error))
+        self.events.add("log lost", process_id=process_id, why=str(log.error))
+
+    def _note_lost_logs(self) -> None:
+        dropped = {str(number): log.dropped for number, log in self.logs.items() if log.dropped}
+        setups = sum(log.dropped for log in self.setup_logs.values())
+        if dropped:
+            who = (
+                f"process {next(iter(dropped))}'s output"
+                if len(dropped) == 1
+                else f"output of {len(dropped)} processes"
+            )
+            self.screen.note(f"launch: {sum(dropped.values()):,} bytes of {who} could not be written")
+        if setups:
+            self.screen.note(f"launch: {setups:,} bytes of what setup said could not be written")
+        if dropped or setups:
+            self.events.add("output dropped", bytes=dropped, setup_bytes=setups)
+        if self.logs and not self.run_folder.logs.is_dir():
+            self.screen.note(f"launch: {self.run_folder.logs} is gone: somebody deleted it during the run")
 
     def _note_exit(self, host: int, event: wire.Exited) -> None:
         state = self.state
         if event.process_id in state.exits:
             return
         state.exits[event.process_id] = event.code
-        self.events.add("process exited", process_id=event.process_id, host=state.hosts[host], code=event.code)
-        is_our_doing = self.stopping and event.code == -signal.SIGKILL
-        if event.code != 0 and not is_our_doing:
-            tail = redact_text(last_whole_lines(event.data), self.secrets.values())
-            at, crash = state.crashes.get(event.process_id, (time.monotonic(), None))
-            failure = Failure(event.process_id, state.hosts[host], event.code, at, tail, crash)
-            state.failures.append(failure)
+        at, give = self._when(host, event)
+        address, known = state.hosts[host], state.crashes.get(event.process_id)
+        detail = {"code": event.code, "at": round(at, 3)}
+        self.events.add("process exited", process_id=event.process_id, host=address, **detail)
+        if self.stopping and event.code == -signal.SIGKILL:
+            return  # our own doing
+        tail = redact_text(last_whole_lines(event.data), self.secrets.values())
+        began, crash = known or (to_monotonic(at), None)
+        if crash is not None and is_number(crash.get("at")):  # the host's clock may be better known by now
+            began = to_monotonic(self.clocks[host].bring_here(crash["at"], time.time())[0])
+        failure = Failure(event.process_id, address, event.code, began, tail, crash, give)
+        (state.failures if event.code != 0 else state.leavers).append(failure)
+
+    def _when(self, host: int, event: wire.Exited) -> tuple[float, float]:
+        """When a process ended, by this machine's clock, and how far that may be wrong."""
+        clock, now = self.clocks[host], time.time()
+        clock.note_heard(event.at, now)
+        if event.ahead is not None:
+            clock.note_sent(event.ahead)
+        return clock.bring_here(event.at, now)
 
     def _note_fact(self, host: int, fact: wire.Fact) -> None:
         address = self.state.hosts[host]
         if fact.process_id is not None:
-            self._note_process_fact(fact.process_id, fact.name, fact.detail)
+            self._note_process_fact(host, fact.process_id, fact.name, fact.detail)
         elif fact.name == "nursery_failed":
             self.screen.note(f"launch: no warm start on {address}: {fact.detail['problem']}; starting cold")
         elif fact.name == "nursery_died":
@@ -429,11 +539,11 @@ class Supervisor:
         if fact.name != "metrics" or fact.process_id == 0:  # those of all processes would fill a disk
             self.events.add(fact.name, host=address, process_id=fact.process_id, detail=fact.detail)
 
-    def _note_process_fact(self, process_id: int, name: str, detail: dict[str, Any]) -> None:
+    def _note_process_fact(self, host: int, process_id: int, name: str, detail: dict[str, Any]) -> None:
         state = self.state
         match name, detail:
             case "crash", _:
-                self._note_crash(process_id, detail)
+                self._note_crash(host, process_id, detail)
             case "joining", _:
                 state.joining.add(process_id)
             case "joined", _:
@@ -454,17 +564,23 @@ class Supervisor:
             why = "the temporary folder of its host has no room"
             self.screen.note(f"launch: {count:,} bytes that process {process_id} printed were lost: {why}")
 
-    def _note_crash(self, process_id: int, detail: dict[str, Any]) -> None:
+    def _note_crash(self, host: int, process_id: int, detail: dict[str, Any]) -> None:
         crash = redact_json({**verdicts.NO_CRASH, **detail}, self.secrets.values())
-        self.state.crashes[process_id] = time.monotonic(), crash
+        at = time.time()
+        if is_number(there := crash.get("at")):
+            self.clocks[host].note_heard(there, at)
+            at, _ = self.clocks[host].bring_here(there, at)
+        self.state.crashes[process_id] = to_monotonic(at), crash
         if crash["lost_peer"] or crash["explained"]:  # the process itself does not print it
             self._save(self.run_folder.stacks_of(process_id), str(crash["traceback"]).encode())
 
     def _save(self, path: Path, data: bytes) -> None:
-        try:
-            write_aside(path, data)
-        except OSError as error:
-            self.screen.note(f"launch: {path} cannot be written: {error.strerror}")
+        """A note for the first file of a folder that cannot be written: a thousand of them would bury the verdict."""
+        if (problem := try_write(path, data)) is None:
+            self.saved.add(path)
+        elif path.parent not in self.unwritable:
+            self.unwritable.add(path.parent)
+            self.screen.note(problem)
 
     def _hint(self) -> None:
         """Nobody should wonder what a run is waiting for."""
@@ -511,18 +627,23 @@ class Supervisor:
 
     def _wind_up(self, verdict: Verdict) -> Verdict:
         """Stop every host and take in what is still on its way; who else failed only becomes known now."""
-        failed = verdict.outcome in ("failed", "host lost")
+        # Whoever is still there when the grace after a Ctrl-C is over is stuck; after a second one nothing waits.
+        is_stuck = verdict.outcome == "stopped" and len(self.state.interrupts) == 1 and not self.state.everyone_ended
+        stacks = is_stuck or verdict.outcome in ("failed", "host lost")
         culprit = next((f for f in self.state.failures if f.process_id == verdict.process_id), None)
         for process_id, log in self.logs.items():
-            if culprit is not None and process_id != culprit.process_id:
+            if verdict.process_id not in (None, process_id):
                 self.screen.mute(log)  # from here on the others would only complain of a lost peer
         self.stopping = True
         for channel in self._living():
-            channel.send(wire.Stop(stacks=failed))
+            channel.send(wire.Stop(stacks))
         began = time.monotonic()
         self._await_ends(began + WIND_UP_PATIENCE)
+        found = sum(path.parent == self.run_folder.stacks for path in self.saved)
         if culprit is not None:
             verdict = blame(culprit, self.state)
+        elif is_stuck and found:
+            verdict = verdicts.with_stacks(verdict, found, f"{self.run_folder.stacks}/")
         self._await_output(verdict, began)
         return verdict
 
@@ -574,10 +695,25 @@ class Supervisor:
         close_channels(patience, 3 * WIND_UP_PATIENCE)
         for log in (*self.logs.values(), *self.setup_logs.values()):
             log.close()
+        self._note_lost_logs()
         self.screen.wake()
 
     def _patience_with(self, host: int) -> float:
         return LOST_PATIENCE if host in self.lost else CLOSE_PATIENCE
+
+
+def count_awake_or_not() -> float:
+    """Seconds by a clock that also runs while the machine sleeps, which the monotonic one need not do."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.time()
+
+
+def to_monotonic(at: float) -> float:
+    return time.monotonic() + (at - time.time())
+
+
+def is_number(value: Any) -> bool:
+    """What a process says about itself may be anything."""
+    return isinstance(value, int | float) and math.isfinite(value)
 
 
 def last_whole_lines(tail: bytes) -> str:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from launcher.errors import EXIT_HOST_LOST, EXIT_USAGE
+from launcher.errors import EXIT_HANG, EXIT_HOST_LOST, EXIT_USAGE
+from launcher.tails import lines_worth_showing, tasks_named_by_jax, was_aborted_by_jax
 from worker.identity import EXIT_PREEMPTED
 
 LAST_LINES = 12
@@ -16,8 +17,12 @@ LAST_LINES = 12
 PATIENCE_FOR_A_CAUSE = 2.0
 # How long a process that was preempted waits for the others to leave as well.
 PATIENCE_FOR_THE_OTHERS = 30.0
-# How jax's native code ends a process that lost another: these words in its last lines, and an abort.
-ABORTED = re.compile(r"coordination (service|agent)|distributed service detected|heartbeat|gloo", re.IGNORECASE)
+# The same where a process has left with exit code 0, which explains the victims well enough.
+PATIENCE_AFTER_A_LEAVE = 1.0
+# An agent sees an end a moment after it: a peer whose connection breaks may say so before.
+NOTICED_LATE = 1.0
+# How long a process that jax itself names, and that still runs, gets to end or its host to be lost.
+PATIENCE_WITH_THE_NAMED = 4.0
 # What a crash record holds, for one that a process made up itself.
 NO_CRASH = {
     "type": "an exception",
@@ -31,7 +36,10 @@ NO_CRASH = {
 
 @dataclass(frozen=True)
 class Failure:
-    """One process that did not end well: `code` is negative for a signal, `at` is when trouble was first heard of."""
+    """One process that did not end well: `code` is negative for a signal, `at` is when its trouble began.
+
+    That may be wrong by `give`: hosts have clocks of their own. Only who left too early has exit code 0.
+    """
 
     process_id: int
     host: str
@@ -39,12 +47,13 @@ class Failure:
     at: float
     tail: str = ""
     crash: dict[str, Any] | None = None
+    give: float = 0.0
 
     @property
     def lost_a_peer(self) -> bool:
         if self.crash is not None:
             return bool(self.crash["lost_peer"])
-        return self.code == -signal.SIGABRT and bool(ABORTED.search(self.tail))
+        return self.code == -signal.SIGABRT and was_aborted_by_jax(self.tail)
 
     @property
     def was_preempted(self) -> bool:
@@ -56,9 +65,16 @@ class Failure:
 
     @property
     def said(self) -> list[str]:
-        return [line.rstrip() for line in self.tail.splitlines() if line.strip()][-LAST_LINES:]
+        return lines_worth_showing(self.tail, LAST_LINES)
+
+    @property
+    def names(self) -> set[int]:
+        """Whom jax told this process it lost."""
+        return tasks_named_by_jax(self.tail) | tasks_named_by_jax(str((self.crash or NO_CRASH)["message"]))
 
     def resembles(self, other: Failure) -> bool:
+        if self.lost_a_peer != other.lost_a_peer:
+            return False
         if self.crash is None or other.crash is None:
             return self.crash is other.crash and self.code == other.code
         return crashed_alike(self.crash, other.crash)
@@ -87,14 +103,40 @@ def crashed_alike(one: dict[str, Any], other: dict[str, Any]) -> bool:
 def find_culprit(failures: Sequence[Failure], now: float, final: bool) -> Failure | None:
     """The first failure that is a cause; else the first of all, when it is final or patience is over."""
     ordered = sorted(failures, key=lambda failure: failure.at)
-    for failure in ordered:
-        if failure.is_a_cause:
-            return failure
+    if causes := [failure for failure in ordered if failure.is_a_cause]:
+        return _first_cause(causes)
     others_may_follow = any(failure.was_preempted for failure in ordered)
     patience = PATIENCE_FOR_THE_OTHERS if others_may_follow else PATIENCE_FOR_A_CAUSE
     if ordered and (final or now - ordered[0].at >= patience):
         return ordered[0]
     return None
+
+
+def _first_cause(causes: Sequence[Failure]) -> Failure:
+    """By the clock; where clocks cannot tell two aborts apart, process 0's: its end makes jax abort all others."""
+    first = causes[0]
+    if first.code == -signal.SIGABRT:
+        for failure in causes:
+            if failure.process_id == 0 and failure.at - failure.give <= first.at + first.give:
+                return failure
+    return first
+
+
+def find_leaver(leavers: Sequence[Failure], victims: Sequence[Failure], now: float, final: bool) -> Failure | None:
+    """The first process that left with exit code 0 before others lost a peer, when nothing else explains that."""
+    if not victims or not all(victim.lost_a_peer for victim in victims):
+        return None
+    first = min(victims, key=lambda victim: victim.at)
+    if not final and now - first.at < PATIENCE_AFTER_A_LEAVE:
+        return None
+    before = [each for each in leavers if each.at - each.give <= first.at + first.give + NOTICED_LATE]
+    return min(before, key=lambda each: each.at, default=None)
+
+
+def find_named(victims: Sequence[Failure], running: Collection[int]) -> int | None:
+    """The process that still runs, and that jax told most of its victims they lost."""
+    votes = [number for victim in victims for number in victim.names if number in running]
+    return min(set(votes), key=lambda number: (-votes.count(number), number), default=None)
 
 
 def succeeded(count: int) -> Verdict:
@@ -115,6 +157,39 @@ def process_failed(culprit: Failure, all_others: int, others: int, same: int, lo
     code = culprit.code if culprit.code > 0 else 128 - culprit.code
     message = f"the run failed: {who} {how_it_ended(culprit.code)}"
     return Verdict("failed", code, message, culprit.process_id, culprit.host, others - same, detail)
+
+
+def process_left(leaver: Failure, victims: Sequence[Failure], logs: str) -> Verdict:
+    """The run's exit code is 1: that of the process says nothing of the others."""
+    first = min(victims, key=lambda victim: victim.at)
+    later = max(0.0, first.at - leaver.at)
+    message = (
+        f"the run failed: process {leaver.process_id} on {leaver.host} left with exit code 0 "
+        "while others were still working"
+    )
+    detail = [
+        *leaver.said,
+        f"process {first.process_id} on {first.host} lost it {later:.1f} s later.",
+        "Every process must take as many steps as the others; the last thing it does is to leave jax.distributed.",
+        f"Logs: {logs}",
+    ]
+    return Verdict("failed", 1, message, leaver.process_id, leaver.host, len(victims), detail)
+
+
+def process_unheard(process_id: int, host: str, victims: int, logs: str) -> Verdict:
+    message = f"the run failed: process {process_id} on {host} runs, but jax in the others no longer hears from it"
+    detail = [f"{_processes(victims)} {'was' if victims == 1 else 'were'} ended by jax for that.", f"Logs: {logs}"]
+    return Verdict("failed", EXIT_HANG, message, process_id, host, victims, detail)
+
+
+def launcher_was_away(seconds: float, lease: float, logs: str) -> Verdict:
+    """No host is to blame; the processes are gone all the same."""
+    message = f"the run failed: the launcher itself was away for {seconds:.0f} s (suspended, or its machine asleep)"
+    detail = [
+        f"Agents that hear nothing of the launcher for {lease:g} s (`lease` in the cluster file) end their processes.",
+        f"Logs: {logs}",
+    ]
+    return Verdict("launcher away", EXIT_HOST_LOST, message, None, None, 0, detail)
 
 
 def host_lost(host: str, why: str, said: str, logs: str) -> Verdict:
@@ -161,6 +236,12 @@ def stopped_by(number: int, step: int | None = None, in_order: bool = False) -> 
     """`step` is that of the last save; `in_order` says that every process left after it."""
     saved = "" if step is None else f"; {'' if in_order else 'last '}saved at step {step}"
     return Verdict("stopped", 128 + number, f"stopped by {name_signal(number)}{saved}")
+
+
+def with_stacks(verdict: Verdict, count: int, stacks: str) -> Verdict:
+    """Of processes that had to be killed: where each of them was."""
+    who = "1 process" if count == 1 else f"{count} processes"
+    return replace(verdict, detail=[*verdict.detail, f"{who} did not stop in time; stacks: {stacks}"])
 
 
 def name_signal(number: int) -> str:

@@ -15,7 +15,7 @@ LENGTHS = struct.Struct(">II")
 LONGEST_PART = 64 << 20
 LONGEST_NOISE = 1 << 20
 # As much as an agent sends of what a process wrote last.
-TAIL_LENGTH = 8 << 10
+TAIL_LENGTH = 16 << 10
 
 
 class WireError(Exception):
@@ -102,10 +102,13 @@ class Reach(NamedTuple):
 
 
 class Spawn(NamedTuple):
+    """`at` is the launcher's clock."""
+
     process_id: int
     env: Dict[str, str]
     argv: List[str]
     is_python: bool
+    at: float = 0.0
 
 
 class Signal(NamedTuple):
@@ -202,10 +205,15 @@ class Output(NamedTuple):
 
 
 class Exited(NamedTuple):
-    """`code` is negative for a signal; `data` holds the last bytes the process wrote."""
+    """`code` is negative for a signal; `data` holds the last bytes the process wrote.
+
+    `at` is the host's clock; it is `ahead` of the launcher's by no more than that (see launcher/clocks.py).
+    """
 
     process_id: int
     code: int
+    at: float = 0.0
+    ahead: Optional[float] = None
     data: bytes = b""
 
 

@@ -22,11 +22,25 @@ PEER = {
 }
 EXPLAINED = {**NO_CRASH, "type": "worker.errors.DataError", "message": "step 3: bad row", "explained": True}
 EXIT_TWO = {**NO_CRASH, "type": "SystemExit", "message": "2", "place": "job.py:7 in main"}
+GLOO = "[Gloo] Rank 2 is connected to 3 peer ranks. Expected number of connected peer ranks is : 3"
+TERMINATED = "client.h:80] Terminating process because the JAX distributed service detected fatal errors."
+UNHEALTHY = f"{TERMINATED}: The following tasks are unhealthy (stopped sending heartbeats):\n2\nThe tasks have crashed."
 LOST = host_lost("b", "lost its agent", "", "logs/")
 
 
-def failure(process_id: int, at: float, code: int = 1, crash: dict[str, Any] | None = None, tail: str = "") -> Failure:
-    return Failure(process_id, "a", code, at, tail, crash)
+def failure(
+    process_id: int,
+    at: float,
+    code: int = 1,
+    crash: dict[str, Any] | None = None,
+    tail: str = "",
+    give: float = 0.0,
+) -> Failure:
+    return Failure(process_id, "a", code, at, tail, crash, give)
+
+
+def left(process_id: int, at: float, said: str = "") -> Failure:
+    return failure(process_id, at, code=0, tail=said)
 
 
 def state(readiness: Readiness | None = None, **known: Any) -> State:
@@ -126,6 +140,20 @@ BLAMED = {
          failure(1, 9.5, code=-11)],
         1,
     ),
+    "an abort of the coordinator before its victims": (
+        [failure(0, 99.9, code=-6, tail=GLOO), failure(1, 99.95, code=-6, tail=TERMINATED)], 0
+    ),
+    "an abort of the coordinator heard of after its victims": (
+        [failure(1, 99.9, code=-6, tail=TERMINATED), failure(2, 99, crash=PEER), failure(0, 99.95, code=-6, tail=GLOO)],
+        0,
+    ),
+    "an abort that is certain, at once": ([failure(2, NOW, code=-6, tail=GLOO)], 2),
+    "the coordinator where clocks cannot tell two aborts apart": (
+        [failure(1, 99.90, code=-6, give=0.1), failure(0, 99.95, code=-6, give=0.1)], 0
+    ),
+    "the first of two aborts where clocks can tell": (
+        [failure(1, 99.0, code=-6, give=0.1), failure(0, 99.95, code=-6, give=0.1)], 1
+    ),
     "the first victim when patience is over": ([failure(1, 97, crash=PEER), failure(2, 98, crash=PEER)], 1),
     "a failure after somebody was preempted": ([failure(1, 97, code=75), failure(3, 98, crash=OWN)], 3),
     "who was preempted alone, when the others do not follow": ([failure(1, 69, code=75)], 1),
@@ -138,6 +166,87 @@ def test_blame(who: str) -> None:
     failures, culprit = BLAMED[who]
     verdict = ended(running(failures=failures, exits={f.process_id: f.code for f in failures}))
     assert verdict.process_id == culprit
+
+
+def test_victims_do_not_fail_in_the_same_way_as_their_cause() -> None:
+    failures = [failure(0, 9, code=-6, tail=GLOO), failure(1, 9.1, code=-6, tail=TERMINATED)]
+    verdict = ended(running(failures=failures, exits={0: -6, 1: -6}))
+    assert verdict.detail == ["3 other processes were stopped.", "Logs: logs/"]
+
+
+EARLY = {
+    "the coordinator, and jax aborts all others": (
+        [left(0, 99.0)], [failure(k, 99.1, code=-6, tail=TERMINATED) for k in (1, 2, 3)], {}, 0
+    ),
+    "another, and victims say so before they end": ([left(2, 97.0)], [], {1: (97.1, PEER), 3: (97.1, PEER)}, 2),
+    "the first of two": ([left(2, 97.5), left(1, 97.0)], [failure(3, 98.0, crash=PEER)], {0: (98.0, PEER)}, 1),
+    "one whose end its agent noticed late": ([left(2, 97.4)], [failure(3, 97.0, crash=PEER)], {}, 2),
+    "one on a host whose clock is not well known": ([failure(2, 99, 0, give=2.0)], [failure(3, 97, crash=PEER)], {}, 2),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("who", EARLY)
+def test_who_left_too_early_is_named_and_not_its_victims(who: str) -> None:
+    leavers, failures, crashes, culprit = EARLY[who]
+    exits = {each.process_id: each.code for each in (*leavers, *failures)}
+    verdict = ended(running(leavers=leavers, failures=failures, crashes=crashes, exits=exits, joined={0, 1, 2, 3}))
+    assert (verdict.process_id, verdict.exit_code) == (culprit, 1)
+    assert verdict.message == (
+        f"the run failed: process {culprit} on a left with exit code 0 while others were still working"
+    )
+
+
+def early(leaver: Failure, *failures: Failure, **known: Any) -> State:
+    exits = {each.process_id: each.code for each in (leaver, *failures)}
+    return running(leavers=[leaver], failures=list(failures), exits=exits, **{"joined": {0, 1, 2, 3}, **known})
+
+
+NOT_EARLY = {
+    "who failed by itself": (early(left(0, 97), failure(2, 97.5, crash=OWN), failure(1, 97.1, crash=PEER)), 2),
+    "a kill": (early(left(0, 97), failure(2, 97.5, code=-9), failure(1, 97.1, crash=PEER)), 2),
+    "who left long after the first victim": (early(left(0, 97), failure(1, 95, crash=PEER)), 1),
+    "who never joined the others": (early(left(0, 97), failure(1, 97.1, crash=PEER), joined={1, 2, 3}), 1),
+}
+
+
+@pytest.mark.parametrize("who", NOT_EARLY)
+def test_who_left_with_exit_code_0_is_not_blamed_for(who: str) -> None:
+    situation, culprit = NOT_EARLY[who]
+    assert ended(situation).process_id == culprit
+
+
+def test_who_left_is_not_blamed_before_a_cause_can_be_heard_of() -> None:
+    assert decide(early(left(2, NOW - 0.6), failure(1, NOW - 0.5, crash=PEER)), NOW) is WAIT
+
+
+def test_processes_that_leave_apart_are_no_failure() -> None:
+    leavers = [left(0, 10), left(1, 40), left(2, 41)]
+    going = running(leavers=leavers, exits={0: 0, 1: 0, 2: 0}, joined={0, 1, 2, 3})
+    assert decide(going, NOW) is WAIT
+    going.exits[3] = 0
+    assert ended(going).outcome == "succeeded"
+
+
+def unheard(seconds_ago: float, **known: Any) -> State:
+    victims = [failure(k, NOW - seconds_ago, code=-6, tail=UNHEALTHY) for k in (0, 1, 3)]
+    names = {k: "b" for k in range(4)}
+    return running(failures=victims, exits={0: -6, 1: -6, 3: -6}, process_hosts=names, **known)
+
+
+def test_a_process_that_jax_no_longer_hears_is_named_though_it_runs() -> None:
+    assert decide(unheard(3), NOW) is WAIT
+    verdict = ended(unheard(5))
+    assert (verdict.process_id, verdict.host, verdict.exit_code, verdict.victims) == (2, "b", 124, 3)
+    assert verdict.message == "the run failed: process 2 on b runs, but jax in the others no longer hears from it"
+
+
+def test_a_lost_host_explains_why_jax_no_longer_hears_a_process() -> None:
+    assert ended(unheard(5, lost=[LOST])) is LOST
+
+
+def test_a_number_that_is_no_process_is_nobody() -> None:
+    odd = [failure(1, NOW - 3, code=-6, tail=UNHEALTHY.replace("\n2\n", "\n77\n"))]
+    assert ended(running(failures=odd, exits={1: -6})).process_id == 1
 
 
 @pytest.mark.parametrize(("code", "exit_code"), [(1, 1), (75, 75), (-9, 137), (-signal.SIGSEGV, 139)])

@@ -72,6 +72,86 @@ def test_a_stuck_process_leaves_its_stack(start: Start, script: Script, how: lis
     assert 'script.py", line 4 in stuck_here' in (run.run_folder / "stacks" / "process-000.txt").read_text()
 
 
+COORDINATOR = TRAIN.replace("jax.process_index() == 2", "jax.process_index() == 0")
+
+
+@pytest.mark.parametrize("how", [[], ["--cold"]], ids=["warm", "cold"])
+def test_an_abort_of_the_coordinator_is_the_verdict_and_not_its_peers(
+    start: Start, script: Script, how: list[str]
+) -> None:
+    run = start("--local", "4", *how, script(COORDINATOR.format(fault="os.abort()", steps=10**9)))
+    assert run.wait() == 128 + signal.SIGABRT
+    result = run.result
+    assert result["message"] == "the run failed: process 0 on localhost was killed by signal 6 (SIGABRT)"
+    assert result["detail"][0] == "Fatal Python error: Aborted"
+    assert 'script.py", line 9 in step' in result["detail"][1]
+    assert result["detail"][-2] == "3 other processes were stopped."
+    told = "\n".join(result["detail"])
+    assert not re.search(r"Gloo|Extension modules|boot\.py|start\.py", told), told
+
+
+def test_an_abort_is_told_at_once(start: Start, script: Script) -> None:
+    run = start("--local", "4", script(train("print(f'now {time.time()}', flush=True); os.abort()")))
+    assert run.wait() == 128 + signal.SIGABRT and run.result["process_id"] == 2
+    fault = float(re.findall(rb"now ([\d.]+)", run.log(2))[0])
+    assert run.await_event("run ended")["time"] - fault < 1.9  # it was 2 s and more
+
+
+@pytest.mark.parametrize("who", [0, 2])
+def test_a_process_that_leaves_early_is_the_verdict_and_not_its_victims(start: Start, script: Script, who: int) -> None:
+    text = (COORDINATOR if who == 0 else TRAIN).format(fault="os._exit(0)", steps=10**9)
+    run = start("--local", "4", script(text))
+    assert run.wait() == 1
+    wanted = f"the run failed: process {who} on localhost left with exit code 0 while others were still working"
+    assert run.result["message"] == wanted and run.result["process_id"] == who
+
+
+def test_processes_that_end_a_little_apart_have_not_failed(launch: Launch, script: Script) -> None:
+    done = launch(
+        "--local", "4", script(train(steps=25) + "jax.distributed.shutdown()\ntime.sleep(jax.process_index() / 10)\n")
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("how", [[], ["--cold"]], ids=["warm", "cold"])
+@pytest.mark.parametrize("code", [256, -512])
+def test_an_exit_code_that_the_system_would_take_for_0(start: Start, script: Script, how: list[str], code: int) -> None:
+    run = start("--local", "1", *how, script(f"import sys\nsys.exit({code})\n"))
+    assert run.wait() == 1
+    wanted = f"sys.exit({code}) is exit code 0 to the system; taken as a failure with exit code 1"
+    assert run.result["detail"][0] == wanted
+    assert run.log(0).decode() == f"error: {wanted}\n"
+
+
+def test_an_error_in_a_callback_of_jax_is_told_as_the_users_own(start: Start, script: Script) -> None:
+    text = (
+        "import jax\ndef divide(x):\n    return int(x) // 0\ndef step(x):\n"
+        "    return jax.pure_callback(divide, jax.ShapeDtypeStruct((), 'int32'), x)\n"
+        "jax.jit(step)(3).block_until_ready()\n"
+    )
+    run = start("--local", "1", "--cold", script(text))
+    assert run.wait() == 1
+    assert run.result["detail"][0].startswith("ZeroDivisionError: ")
+    assert run.result["detail"][1] == "  script.py:3 in divide (a callback of script.py:6 in <module>)"
+
+
+STOPPED = """
+import jax, os, signal
+from jax.experimental import multihost_utils
+jax.distributed.initialize(heartbeat_timeout_seconds=3)
+for k in range(10**9):
+    if k == 20 and jax.process_index() == 1: os.kill(os.getpid(), signal.SIGSTOP)
+    multihost_utils.sync_global_devices(str(k))
+"""
+
+
+def test_a_process_that_jax_lost_is_named_though_it_still_runs(start: Start, script: Script) -> None:
+    run = start("--local", "3", script(STOPPED))
+    assert run.wait() == 124
+    assert run.result["process_id"] == 1 and "no longer hears from it" in run.result["message"]
+    assert not processes_of(run.id)
+
+
 def test_the_same_mistake_everywhere_is_told_once(launch: Launch, script: Script) -> None:
     done = launch("--local", "4", script("import jax\njax.distributed.initialize()\nraise RuntimeError('no data')\n"))
     assert done.returncode == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import os
 import pty
+import re
 import signal
 import subprocess
 import tempfile
@@ -194,6 +195,23 @@ def test_stopped_launcher_loses_its_lease(leased: LiveRun) -> None:
     assert await_true(lambda: not processes_of(leased.id), 2 + 5, "everything gone") > 1
     leased.launcher.send_signal(signal.SIGCONT)
     assert leased.wait() == 69
+    told = leased.result["message"]
+    assert re.match(r"the run failed: the launcher itself was away for \d+ s", told) and leased.result["host"] is None
+    assert "here" not in told and "lost its agent" not in leased.stderr
+
+
+def test_a_launcher_that_was_stopped_for_a_moment_goes_on(leased: LiveRun) -> None:
+    leased.launcher.send_signal(signal.SIGSTOP)
+    await_true(lambda: state_of(leased.launcher.pid) == "T", 5, "the launcher stopped")
+    leased.launcher.send_signal(signal.SIGCONT)
+    for count in (1, 2):
+        leased.launcher.send_signal(signal.SIGINT)
+        leased.await_event("interrupted", count)
+    assert leased.wait() == 130 and leased.result["outcome"] == "stopped"
+
+
+def state_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 def test_stopped_agent_is_noticed_and_ended(leased: LiveRun) -> None:

@@ -205,3 +205,30 @@ def test_check_on_this_machine(launch: Launch) -> None:
 def test_check_without_hosts_is_told(launch: Launch) -> None:
     done = launch("check")
     assert done.returncode == 2 and "wanted --hosts FILE or --local N" in done.stderr
+
+
+FAULT = """
+import jax, os
+from jax.experimental import multihost_utils
+jax.distributed.initialize()
+for k in range(10**9):
+    if k == 20 and jax.process_index() == 0: {fault}
+    multihost_utils.sync_global_devices(str(k))
+"""
+
+
+@pytest.mark.parametrize(
+    ("fault", "code", "told"),
+    [
+        ("os.abort()", 134, "process 0 on a was killed by signal 6 (SIGABRT)"),
+        ("os._exit(0)", 1, "process 0 on a left with exit code 0 while others were still working"),
+    ],
+    ids=["abort", "leave"],
+)
+def test_the_end_of_the_coordinator_is_told_and_not_what_it_did_to_others(
+    cluster: Cluster, start: Start, script: Script, fault: str, code: int, told: str
+) -> None:
+    hosts = [{"address": "a", "internal_address": "127.0.0.1"}, "b"]
+    run = start("--hosts", cluster(hosts=hosts, processes_per_host=2), script(FAULT.format(fault=fault)))
+    assert run.wait() == code, run.stderr
+    assert run.result["message"] == f"the run failed: {told}" and run.result["process_id"] == 0

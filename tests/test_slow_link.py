@@ -65,7 +65,7 @@ def slow(tmp_path: Path) -> Iterator[SlowRun]:
     for _ in range(3):
         run.supervisor.interrupt(signal.SIGINT)
     run.thread.join(30)
-    run.events._file.close()
+    run.events.close()
 
 
 def test_a_backlog_of_logs_does_not_delay_the_verdict(slow: SlowRun) -> None:

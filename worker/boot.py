@@ -33,6 +33,8 @@ def run(argv: list[str]) -> None:
     try:
         _execute(argv)
     except SystemExit as stop:
+        if (unseen := _explain_unseen_code(stop)) is not None:
+            _fail(WorkerError(unseen).with_traceback(stop.__traceback__), 1)
         if (code := _exit_code(stop)) not in (0, EXIT_PREEMPTED):
             _fail(stop, code)
         raise
@@ -74,6 +76,13 @@ def _exit_code(stop: SystemExit) -> int:
     if stop.code is None or isinstance(stop.code, int):
         return (stop.code or 0) & 0xFF
     return 1
+
+
+def _explain_unseen_code(stop: SystemExit) -> str | None:
+    """The system keeps eight bits of an exit code: a failure must not look like success."""
+    if isinstance(stop.code, int) and stop.code != 0 and stop.code & 0xFF == 0:
+        return f"sys.exit({stop.code}) is exit code 0 to the system; taken as a failure with exit code 1"
+    return None
 
 
 def _fail(error: BaseException, code: int) -> NoReturn:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import re
 import sysconfig
+import time
 import traceback
+from collections.abc import Iterator
 from types import TracebackType
 
 LONGEST_MESSAGE = 2000
@@ -18,23 +20,68 @@ LOST_PEER = re.compile(
     r"|shutdown barrier|barrier (timed|failed)|another task)",
     re.IGNORECASE | re.DOTALL,
 )
+# gloo's word for processes that are both there and do different things: no peer was lost.
+MISMATCH = re.compile(r"collective mismatch", re.IGNORECASE)
+# How jax hands on what a callback raised: its traceback, without source lines, in the message of an error of its own.
+CALLBACK = re.compile(r"CpuCallback error|error calling callback", re.IGNORECASE)
+TRACEBACK = "Traceback (most recent call last):\n"
+FRAME = re.compile(r'  File "(?P<file>[^"]*)", line (?P<line>\d+), in (?P<name>.*)')
 LIBRARIES = tuple(os.path.join(path, "") for path in {*sysconfig.get_paths().values()})
 
 
 def crash_record(error: BaseException) -> dict[str, object]:
     text = "".join(traceback.format_exception(error))
+    kind, message, place = _type_name(error), _message(error), _place(error.__traceback__)
+    if (inner := _raised_by_callback(message)) is not None:
+        kind, message, inner_place = inner
+        place = f"{inner_place} (a callback of {place})" if inner_place else place
     return {
-        "type": _type_name(error),
-        "message": _message(error),
-        "place": _place(error.__traceback__),
+        "type": kind,
+        "message": message[:LONGEST_MESSAGE],
+        "place": place,
         "traceback": text[-LONGEST_TRACEBACK:],
-        "lost_peer": getattr(error, "lost_peer", False) or LOST_PEER.match(_message(error)) is not None,
+        "lost_peer": any(map(_is_lost_peer, _chain(error))),
+        "at": time.time(),
     }
+
+
+def _is_lost_peer(error: BaseException) -> bool:
+    message = _message(error)
+    if (inner := _raised_by_callback(message)) is not None:
+        message = inner[1]
+    says_so = LOST_PEER.match(message) is not None and MISMATCH.search(message) is None
+    return bool(getattr(error, "lost_peer", False)) or says_so
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """An exception and those it was raised from: a script may put a lost peer into words of its own."""
+    seen: set[int] = set()
+    step: BaseException | None = error
+    while step is not None and id(step) not in seen:
+        seen.add(id(step))
+        yield step
+        step = step.__cause__ or (None if step.__suppress_context__ else step.__context__)
+
+
+def _raised_by_callback(message: str) -> tuple[str, str, str | None] | None:
+    """Type, message and place of the user's own exception inside jax's, if there is one."""
+    head, found, rest = message.rpartition(TRACEBACK)
+    if not found or not CALLBACK.search(head):
+        return None
+    lines = rest.splitlines()
+    frames = [match for line in lines if (match := FRAME.match(line))]
+    said = [line for line in lines if not line.startswith("  ")]
+    own = [frame for frame in frames if not frame["file"].startswith(LIBRARIES)]
+    if not said or not own:
+        return None
+    kind, _, first = said[0].partition(": ")
+    place = f"{_short_name(own[-1]['file'])}:{own[-1]['line']} in {own[-1]['name']}"
+    return kind, "\n".join([first, *said[1:]]).strip(), place
 
 
 def _message(error: BaseException) -> str:
     try:
-        return str(error)[:LONGEST_MESSAGE]
+        return str(error)
     except Exception:
         return "(its message cannot be shown)"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import random
 import socket
 import sys
 import time
@@ -21,6 +22,12 @@ DISTRIBUTED = "jax._src.distributed"
 JAX_PATIENCE = 300
 LEAST_THREADS = 8
 THREADS_PER_DEVICE = 4
+# Looking for the coordinator: seconds between two tries of one process, and what all processes together may do.
+LEAST_PAUSE, MOST_PAUSE = 0.005, 0.5
+TRIES_A_SECOND_BY_ALL = 2000
+JITTER = 0.25
+RANDOM = random.Random()  # of our own: a script that has seeded the common one must get what it expects
+CONNECT_TIMEOUT = 1.0
 
 
 def join(initialization_timeout: int = 300) -> Identity | None:
@@ -122,16 +129,35 @@ def _announce_joining(distributed: ModuleType) -> None:
     state.initialize = announced
 
 
-def _await_coordinator(identity: Identity, patience: float) -> None:
+def _await_coordinator(
+    identity: Identity,
+    patience: float,
+    answers: Callable[[str, int], bool] | None = None,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
     """jax waits a full second after one refused connection; a look every few milliseconds finds process 0 sooner."""
     host, _, port = identity.coordinator_address.rpartition(":")
-    deadline = time.monotonic() + patience
-    while identity.process_id != 0 and time.monotonic() < deadline:
-        try:
-            socket.create_connection((host.strip("[]"), int(port)), timeout=1).close()
+    answers = answers or _answers
+    began = clock()
+    while identity.process_id != 0 and (waited := clock() - began) < patience:
+        if answers(host.strip("[]"), int(port)):
             return
-        except OSError:
-            time.sleep(0.005)
+        sleep(_pause_before_retry(waited, identity.num_processes) * RANDOM.uniform(1 - JITTER, 1 + JITTER))
+
+
+def _pause_before_retry(waited: float, num_processes: int) -> float:
+    """Back off: a hundredth of the wait so far, up to a limit, and never more tries a second by all than allowed."""
+    pause = min(max(LEAST_PAUSE, waited / 100), MOST_PAUSE)
+    return max(pause, num_processes / TRIES_A_SECOND_BY_ALL)
+
+
+def _answers(host: str, port: int) -> bool:
+    try:
+        socket.create_connection((host, port), timeout=CONNECT_TIMEOUT).close()
+    except OSError:
+        return False
+    return True
 
 
 class _AfterImport(MetaPathFinder):

@@ -110,6 +110,7 @@ class Agent:
         self.waiting: List[wire.Spawn] = []
         self.setting: Optional[wire.Prepare] = None
         self.python = ""
+        self.ahead: Optional[float] = None  # how far this host's clock is ahead of the launcher's, at most
         self.nursery: Optional[Nursery] = None
         self.nursery_output: Optional[Output] = None
         self.lease = FIRST_LEASE
@@ -226,6 +227,8 @@ class Agent:
             self.lease = message.seconds
         elif isinstance(message, wire.Spawn):
             self.preparing.stop_listening()
+            ahead = time.time() - message.at
+            self.ahead = ahead if self.ahead is None else min(self.ahead, ahead)
             self._accept(message)
         elif isinstance(message, wire.Acknowledge):
             self.window.note_acknowledged(message.size)
@@ -400,7 +403,8 @@ class Agent:
     def _ended(self, process: Process, code: int) -> None:
         self._hear_facts()
         process.code = 126 if process.exec_error == errno.EACCES else code
-        self._send(wire.Exited(process.process_id, process.code, process.output.last()))
+        tail = process.output.last()
+        self._send(wire.Exited(process.process_id, process.code, time.time(), self.ahead, tail))
 
     def _hear_facts(self) -> None:
         for _ in range(FACTS_AT_ONCE):
