@@ -116,7 +116,7 @@ class Checker:
             return
         if isinstance(entry, Ended):
             agent_python = self._plan.cluster.agent_python
-            self._lose(entry.host, entry.unreachable or explain_no_agent("lost its agent", entry.said, agent_python))
+            self._lose(entry.host, entry.unreachable or explain_no_agent("lost its agent", entry.text, agent_python))
         elif isinstance(entry, Heard):
             self._note(entry.host, entry.event)
             self._channels[entry.host].handled(entry.event)

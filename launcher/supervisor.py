@@ -329,7 +329,7 @@ class Supervisor:
 
     def _note_end(self, end: Ended) -> None:
         if end.unreachable is None:
-            self._lose(end.host, "lost its agent", end.said)
+            self._lose(end.host, "lost its agent", end.text)
         elif end.host not in self.gone:
             self._give_up(end.host, end.unreachable)
 
