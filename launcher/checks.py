@@ -16,6 +16,7 @@ from launcher.version_checks import check_code, check_packages, check_python
 LITTLE_DISK, NO_DISK = 1 << 30, 100 << 20
 DOCKER_SHARED_MEMORY = 64 << 20
 DISKS = {"workdir": "workdir", "temp": "the temporary folder"}
+LONGEST_SAID = 200
 SMALL_OFFSET, LARGE_OFFSET = 1.0, 30.0
 SUBJECTS = {
     "workdir": "the disk of workdir",
@@ -43,8 +44,14 @@ def check_answers(look: Look) -> Iterator[Finding]:
         for name, check in checks.items():
             if problem := problem_of(facts.get(name)):
                 found = problem if name in ("python", "code") else f"{SUBJECTS[name]}: {problem}"
+                if "said" in facts[name]:
+                    found += f": {last_line(facts[name]['said'])[:LONGEST_SAID]}"
                 level: Level = "failure" if check in ("python", "disk") else "warning"
                 yield Finding(host, check, level, found, mend_python if name == "python" else "")
+
+
+def last_line(said: str) -> str:
+    return (said.strip().splitlines() or ["and said nothing"])[-1]
 
 
 # The machine.

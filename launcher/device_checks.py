@@ -10,6 +10,7 @@ from launcher.version_checks import compare
 
 # Which files make a process one that computes there, by how their names begin.
 COMPUTES = {"tpu": ("/dev/accel", "/dev/vfio/"), "cuda": ("/dev/nvidia-uvm",), "rocm": ("/dev/kfd",)}
+COMMAND_SHOWN = 60
 
 
 def check_devices(look: Look) -> Iterator[Finding]:
@@ -52,7 +53,7 @@ def _check_holders(look: Look, host: int) -> Iterator[Finding]:
     for kind in look.devices(host):
         holders = _find_holders(look, host, kind)
         if holders:
-            shown = shorten([f"{one['pid']} ({one['user']}: {one['command']})" for one in holders])
+            shown = shorten([f"{one['pid']} ({one['user']}: {one['command'][:COMMAND_SHOWN]})" for one in holders])
             pids = " ".join(str(one["pid"]) for one in holders)
             found = f"its {KINDS[kind]}s are held by process {shown}"
             mend = f"wait until it ends, or run there: kill {pids}"

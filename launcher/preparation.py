@@ -21,6 +21,7 @@ from launcher.plan import Plan, split_devices
 if TYPE_CHECKING:
     from launcher.tree import Tree
 
+LAST_LINES = 8
 # Checks that mean nothing to a command that is no Python program.
 FOR_PYTHON = ("python", "jax", "jaxlib", "numpy")
 
@@ -88,7 +89,7 @@ class Preparation:
                 self._coordinator.note_reached(host, event.problems)
                 self._done(host, "port")
             case wire.Refused():
-                self.refuse(host, event.problem)
+                self.refuse(host, "\n".join([event.problem, *last_lines(event.said)]))
 
     def refuse(self, host: int, problem: str) -> None:
         self.readiness.refused_at = self.readiness.refused_at or time.monotonic()
@@ -270,9 +271,14 @@ def default_python(transport: str) -> str:
     return sys.executable if transport == "local" else "python3"
 
 
+def last_lines(said: str) -> list[str]:
+    return ["  " + line.rstrip() for line in said.splitlines() if line.strip()][-LAST_LINES:]
+
+
 def explain_no_agent(why: str, said: str, python: str | None) -> str:
     """What a host without an agent said, in the words of who can mend it."""
     name = python or "python3"
+    said = "\n".join(said.splitlines()[-LAST_LINES:])
     if re.search(rf"{re.escape(name)}\W{{0,3}} (command )?(not found|No such file)", said):
         return (
             f"found no {name} for the agent; install Python 3.9 or newer there, or name one with agent_python\n{said}"

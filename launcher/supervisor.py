@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from launcher import verdict as verdicts
 from launcher import wire
+from launcher.arriving import redact_arrival
 from launcher.channel import Channel, Ended, Heard, Stream, close_channels
 from launcher.events import EventLog
 from launcher.logs import ProcessLog
 from launcher.plan import Plan
 from launcher.preparation import Preparation, Readiness, explain_no_agent
-from launcher.redact import redact_json, redact_text
 from launcher.run import Run, write_aside
 from launcher.screen import Screen
 from launcher.transports import CLOSE_PATIENCE
@@ -204,6 +204,7 @@ class Supervisor:
     ) -> None:
         self.plan, self.run_folder, self.screen, self.events = plan, run, screen, events
         self.streams, self.package, self.secrets = streams, package, secrets
+        self.hidden = tuple(secrets.values())
         self.inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.channels: dict[int, Channel] = {}
         self.logs: dict[int, ProcessLog] = {}
@@ -288,6 +289,7 @@ class Supervisor:
             entry = None
         # A launcher that was itself suspended must not count its own absence as the hosts' silence.
         self._count_silence(min(time.monotonic() - began, 2 * TICK))
+        entry = redact_arrival(entry, self.hidden)
         if isinstance(entry, Interrupt):
             self._note_interrupt(entry.number)
         elif isinstance(entry, Ended):
@@ -401,7 +403,7 @@ class Supervisor:
         self.events.add("process exited", process_id=event.process_id, host=state.hosts[host], code=event.code)
         is_our_doing = self.stopping and event.code == -signal.SIGKILL
         if event.code != 0 and not is_our_doing:
-            tail = redact_text(last_whole_lines(event.data), self.secrets.values())
+            tail = last_whole_lines(event.data)
             at, crash = state.crashes.get(event.process_id, (time.monotonic(), None))
             failure = Failure(event.process_id, state.hosts[host], event.code, at, tail, crash)
             state.failures.append(failure)
@@ -435,7 +437,7 @@ class Supervisor:
                 self._save(self.run_folder.summary, self.run_folder.encode_json(detail))
 
     def _note_crash(self, process_id: int, detail: dict[str, Any]) -> None:
-        crash = redact_json({**verdicts.NO_CRASH, **detail}, self.secrets.values())
+        crash = {**verdicts.NO_CRASH, **detail}
         self.state.crashes[process_id] = time.monotonic(), crash
         if crash["lost_peer"] or crash["explained"]:  # the process itself does not print it
             self._save(self.run_folder.stacks_of(process_id), str(crash["traceback"]).encode())

@@ -23,6 +23,7 @@ from launcher.agent.code_hash import hash_python_files, read_code, read_synced
 from launcher.agent.devices import count_devices, find_holders, find_tpu_lock
 from launcher.agent.inspect import inspect, list_proxies, resolve_all, run_together
 from launcher.agent.sync import Incoming
+from launcher.preflight import Look, judge
 from launcher.tree import read_tree
 
 NOBODY = 65534
@@ -136,8 +137,12 @@ def test_what_python_prints_at_its_start_does_no_harm(tmp_path: Path, program: C
 
 
 def test_a_python_that_is_none_is_quoted(tmp_path: Path, program: Callable[..., str]) -> None:
-    problem = look(tmp_path, program("echo cannot find libc >&2; exit 3"))["python"]["problem"]
-    assert problem.endswith("is no Python that works: it exited with 3: cannot find libc")
+    fact = look(tmp_path, program("echo cannot find libc >&2; exit 3"))["python"]
+    assert (
+        fact["problem"].endswith("is no Python that works: it exited with 3") and fact["said"] == "cannot find libc\n"
+    )
+    finding = next(each for each in judge(Look(["a"], {0: {"python": fact}})) if each.check == "python")
+    assert finding.found.endswith("it exited with 3: cannot find libc")
 
 
 def test_a_python_that_hangs_is_given_up_and_killed(

@@ -20,6 +20,7 @@ class Aside:
         self.then, self.what = then, what
         self.deadline = time.monotonic() + limit
         self.fd, write = os.pipe()
+        self.said = ""  # beside the problem
         self._answer = b""
         agent = os.getpid()
         self.pid = os.fork()
@@ -40,6 +41,7 @@ class Aside:
             answer: Dict[str, Any] = json.loads(self._answer)
         except ValueError:
             answer = {"problem": f"{self.what} ended without an answer"}
+        self.said = answer.get("said", "")
         self.then(answer.get("result"), answer.get("problem"))
 
     def expire(self) -> None:
@@ -61,7 +63,7 @@ def _work_and_leave(agent: int, work: Callable[[], Any], write: int) -> None:
         try:
             answer = {"result": work()}
         except Exception as error:
-            answer = {"problem": str(error) or type(error).__name__}
+            answer = {"problem": str(error) or type(error).__name__, "said": getattr(error, "said", "")}
         with os.fdopen(write, "wb") as pipe:
             pipe.write(json.dumps(answer).encode())
     finally:

@@ -17,7 +17,7 @@ FILES = {
 COMPUTE_FILES = {"cuda": "/dev/nvidia-uvm", "rocm": "/dev/kfd"}
 TPU_LOCK = "/tmp/libtpu_lockfile"
 WORDS_SHOWN = 3
-CHARACTERS_SHOWN = 60
+LONGEST_COMMAND = 1000  # shown is less of it, once secrets are taken out
 
 
 def count_devices(root: str, env: Mapping[str, str]) -> Dict[str, int]:
@@ -104,7 +104,7 @@ def _command(folder: str) -> str:
             words = file.read(4096).split(b"\0")
     except OSError:
         return ""
-    return os.fsdecode(b" ".join(words[:WORDS_SHOWN]).strip())[:CHARACTERS_SHOWN]
+    return os.fsdecode(b" ".join(words[:WORDS_SHOWN]).strip())[:LONGEST_COMMAND]
 
 
 def _owner(path: str) -> str:

@@ -19,6 +19,7 @@ from launcher.agent.prepare import find_program
 LIMIT = 6.0
 PYTHON_LIMIT = 5.0
 END_PATIENCE = 0.5
+LONGEST_SAID = 4096  # shown is its last line, once secrets are taken out
 NAMES_LIMIT = 5.0
 NAMES_AT_ONCE = 8  # with 32 a name server was seen to lose questions
 PACKAGES = (
@@ -124,8 +125,7 @@ def ask_python(python: str, env: Mapping[str, str]) -> Dict[str, Any]:
         answer = json.loads(output.splitlines()[-1])
         return {"path": path, "version": answer["version"], "packages": answer["packages"]}
     except (ValueError, KeyError, TypeError, IndexError):
-        said = (errors.strip().splitlines() or ["and said nothing"])[-1]
-        return {"problem": f"{path} is no Python that works: it exited with {code}: {said[:200]}"}
+        return {"problem": f"{path} is no Python that works: it exited with {code}", "said": errors[-LONGEST_SAID:]}
 
 
 def _run(argv: List[str], env: Mapping[str, str], limit: float) -> Tuple[Optional[int], str, str]:

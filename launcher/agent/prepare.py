@@ -69,7 +69,7 @@ class Preparing:
             if problem is None:
                 then(result)
             else:
-                self._refuse(problem)
+                self._refuse(problem, aside.said)
 
         aside = Aside(work, finish, limit, what)
         self.asides.append(aside)
@@ -81,10 +81,10 @@ class Preparing:
             self.asides.remove(aside)
             aside.finish()
 
-    def _refuse(self, problem: str) -> None:
+    def _refuse(self, problem: str, said: str = "") -> None:
         self.forward_setup_output()
         self.close()
-        self.send(wire.Refused(problem))
+        self.send(wire.Refused(problem, said))
 
     def close(self) -> None:
         self.setup_output = None

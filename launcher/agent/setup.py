@@ -11,11 +11,15 @@ from typing import Dict, List, Optional
 from launcher.agent.files import lock_within, read_if_there
 
 LOCK_PATIENCE = 1800.0
-LAST_LINES = 8
+LAST_BYTES = 8 << 10  # shown are the last lines, once secrets are taken out
 
 
 class SetupError(Exception):
-    """A command failed; the text is complete for the user."""
+    """A command failed; `said` is the end of its output, from where it was cut."""
+
+    def __init__(self, problem: str, said: str = "") -> None:
+        super().__init__(problem)
+        self.said = said
 
 
 def set_up(commands: List[str], key: str, workdir: Optional[str], env: Dict[str, str], output: str) -> float:
@@ -54,11 +58,10 @@ def _run(command: str, folder: str, env: Dict[str, str], output: str) -> None:
         ).returncode
     if code != 0:
         how = f"exited with {code}" if code > 0 else f"was killed by signal {-code}"
-        raise SetupError("\n".join([f"setup: `{command}` {how}", *_last_lines(output, began)]))
+        raise SetupError(f"setup: `{command}` {how}", _last_words(output, began))
 
 
-def _last_lines(output: str, began: int) -> List[str]:
+def _last_words(output: str, began: int) -> str:
     with open(output, "rb") as file:
-        file.seek(max(began, os.path.getsize(output) - 4096))
-        lines = file.read().decode(errors="replace").splitlines()
-    return ["  " + line for line in lines if line.strip()][-LAST_LINES:]
+        file.seek(max(began, os.path.getsize(output) - LAST_BYTES))
+        return file.read().decode(errors="replace")
