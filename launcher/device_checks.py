@@ -10,6 +10,11 @@ from launcher.version_checks import compare
 
 # Which files make a process one that computes there, by how their names begin.
 COMPUTES = {"tpu": ("/dev/accel", "/dev/vfio/"), "cuda": ("/dev/nvidia-uvm",), "rocm": ("/dev/kfd",)}
+# Which variables say what of them is visible.
+VISIBLE = {
+    "cuda": ("CUDA_VISIBLE_DEVICES",),
+    "rocm": ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"),
+}
 COMMAND_SHOWN = 60
 
 
@@ -58,7 +63,7 @@ def _check_holders(look: Look, host: int) -> Iterator[Finding]:
             found = f"its {KINDS[kind]}s are held by process {shown}"
             mend = f"wait until it ends, or run there: kill {pids}"
             # Whoever says which GPUs are visible shares the others, and a process opens all of them.
-            is_shared = kind == "cuda" and look.facts[host].get("visible") is not None
+            is_shared = any(name in (look.facts[host].get("visible") or {}) for name in VISIBLE.get(kind, ()))
             yield Finding(host, "devices", "warning" if is_shared else "failure", found, mend, "held")
 
 

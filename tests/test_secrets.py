@@ -92,7 +92,7 @@ def test_what_decides_a_run_arrives_as_it_is() -> None:
         wire.Reached({"10.0.0.1": None}),
     ):
         assert redact_arrival(Heard(0, event), ("10.0.0.1",)).event is event
-    found = {"visible": "0,1", "platforms": "cuda", "time": 1.0}
+    found = {"visible": {"CUDA_VISIBLE_DEVICES": "0,1"}, "platforms": "cuda", "time": 1.0}
     assert redact_arrival(Heard(0, wire.Inspected(found)), ("0,1", "cuda")).event.found == found
 
 

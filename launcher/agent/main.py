@@ -15,6 +15,7 @@ from typing import Any, Deque, Dict, List, Optional
 
 from launcher import wire
 from launcher.agent import hunt
+from launcher.agent.environment import explain_start
 from launcher.agent.guardian import guard, remove
 from launcher.agent.nursery import Nursery, explain, start_file
 from launcher.agent.ports import list_addresses
@@ -259,7 +260,7 @@ class Agent:
                 self.python, start_file(self.folder), env, self._workdir(), output, self.setting.preload
             )
         except OSError as error:
-            self._send(wire.Fact("nursery_failed", detail={"problem": str(error)}))
+            self._send(wire.Fact("nursery_failed", detail={"problem": explain_start(error, env)}))
             return
         self.selector.register(self.nursery.channel, selectors.EVENT_READ, self._hear_nursery)
 
@@ -291,13 +292,15 @@ class Agent:
             process.pid = spawn(argv, self._env(own), self._workdir(), process.output)
         except OSError as error:
             with open(process.output, "a") as file:
-                file.write(f"launch: cannot start {argv[0]}: {error.strerror}\n")
+                file.write(f"launch: cannot start {argv[0]}: {explain_start(error, self._env(own))}\n")
             self._ended(process, 126 if error.errno == errno.EACCES else 127)
             return
         self._send(wire.Started(order.process_id, process.pid, warm=False))
 
     def _hear_nursery(self) -> None:
         assert self.nursery is not None
+        if self.nursery.state == "failed":
+            return  # its end was heard a moment ago, in the same turn of the loop
         messages = self.nursery.hear()
         if messages is None:
             self.selector.unregister(self.nursery.channel)
