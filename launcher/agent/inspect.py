@@ -15,8 +15,8 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Seque
 
 from launcher.agent import files
 from launcher.agent.devices import VISIBLE, count_devices, find_holders, find_tpu_lock
-from launcher.agent.environment import explain_start
 from launcher.agent.prepare import find_program
+from launcher.agent.spawn import explain_start
 
 LIMIT = 6.0
 # It may be on a slow network disk, or on a busy host; without it there is no run, so it gets its time.

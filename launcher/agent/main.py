@@ -15,12 +15,11 @@ from typing import Any, Deque, Dict, List, Optional
 
 from launcher import wire
 from launcher.agent import hunt
-from launcher.agent.environment import explain_start
 from launcher.agent.guardian import guard, remove
 from launcher.agent.nursery import Nursery, explain, start_file
 from launcher.agent.ports import list_addresses
 from launcher.agent.prepare import Preparing
-from launcher.agent.spawn import spawn
+from launcher.agent.spawn import explain_start, spawn
 from launcher.agent.tail import Tail
 from worker.identity import DUMP_SIGNAL, FACTS_SOCKET, STACKS_FILE
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
-from typing import Dict, List, Optional
+from typing import Dict, List, Mapping, Optional
 
 from launcher.agent.linux import die_with_parent
 
 HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ)
+LARGEST_SHOWN = 3
 
 
 def spawn(argv: List[str], env: Dict[str, str], folder: Optional[str], output: str, keep: Optional[int] = None) -> int:
@@ -50,3 +52,13 @@ def _become(agent: int, folder: Optional[str], output: str, keep: Optional[int])
         os.set_inheritable(keep, True)
     if folder is not None:
         os.chdir(folder)
+
+
+def explain_start(error: OSError, env: Mapping[str, str]) -> str:
+    """Names and sizes only: a value may be a secret."""
+    if error.errno != errno.E2BIG:
+        return error.strerror or str(error)
+    sizes = {name: len(os.fsencode(name)) + len(os.fsencode(value)) + 2 for name, value in env.items()}
+    largest: List[str] = sorted(sizes, key=lambda name: -sizes[name])[:LARGEST_SHOWN]
+    shown = ", ".join(f"{name} with {sizes[name]:,} bytes" for name in largest)
+    return f"its environment of {sum(sizes.values()):,} bytes is too large for Linux; the largest are {shown}"
