@@ -23,6 +23,7 @@ def guard(mark: str, folder: str) -> int:
     signal.signal(signal.SIGTERM, lambda *_: os.kill(agent, signal.SIGKILL))
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
+    _sweep(folder)
     while os.waitpid(-1, 0)[0] != agent:
         pass
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -36,6 +37,13 @@ def _let_go_of_the_stream() -> None:
     nothing = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1, 2):
         os.dup2(nothing, fd)
+
+
+def _sweep(folder: str) -> None:
+    # Not before: the agent's start would wait for the import.
+    from launcher.agent.stale import sweep_aside
+
+    sweep_aside(folder)
 
 
 def remove(folder: str) -> None:
