@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -17,6 +17,7 @@ from launcher.transports import CLOSE_PATIENCE
 
 BEATS_PER_LEASE = 5
 UNHANDLED = 64
+LONGEST_ERRORS = 64 << 10
 # Bytes of output after which an agent is told that they have been dealt with.
 ACKNOWLEDGE_EVERY = 16 << 10
 # Makes the writer look at its pieces again.
@@ -50,11 +51,15 @@ class Heard:
 @dataclass(frozen=True)
 class Ended:
     """The stream of host number `host` is over; `said` is what the host printed instead of, or beside, the protocol,
-    `unreachable` why there never was a stream."""
+    each part from where it was cut, `unreachable` why there never was a stream."""
 
     host: int
-    said: str
+    said: tuple[str, ...]
     unreachable: str | None = None
+
+    @property
+    def text(self) -> str:
+        return "\n".join(filter(None, self.said)).strip()
 
 
 class Channel:
@@ -71,15 +76,29 @@ class Channel:
         # What workers can send without end waits in the reader when the supervisor is behind: memory stays bounded.
         self._room = threading.Semaphore(UNHANDLED)
         self._unacknowledged = 0
-        self._errors: deque[bytes] = deque(maxlen=20)
+        self._errors = b""
         self._errors_reader = self._start(self._read_errors)
         self._start(self._read)
         self._start(self._write)
 
     def _start(self, target: Callable[[], None]) -> threading.Thread:
-        thread = threading.Thread(target=target, name=f"{target.__name__}-{self.host}", daemon=True)
-        thread.start()
+        name = f"{target.__name__}-{self.host}"
+        thread = threading.Thread(target=self._settle, args=(target,), name=name, daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:
+            problem = "this machine lets the launcher start no more threads; raise ulimit -u here"
+            self._inbox.put(Ended(self.host, (), problem))
         return thread
+
+    def _settle(self, work: Callable[[], None]) -> None:
+        """Whatever happens in a thread of a stream, whoever waits for it hears of the end, and of the reason."""
+        try:
+            work()
+        except Unreachable as error:
+            self._inbox.put(Ended(self.host, (), str(error)))
+        except BaseException as error:
+            self._inbox.put(Ended(self.host, (f"its stream failed: {type(error).__name__}: {error}",)))
 
     @property
     def is_open(self) -> bool:
@@ -152,29 +171,34 @@ class Channel:
                     if isinstance(event, BOUNDED):
                         self._room.acquire()
                     self._inbox.put(Heard(self.host, event))
-        except Unreachable as error:
-            self._inbox.put(Ended(self.host, "", str(error)))
-            return
         except (OSError, ValueError):
             pass
         except wire.WireError as error:
             problem = str(error)
-        self._errors_reader.join(0.5)
-        said = [decoder.noise.decode(errors="replace"), b"".join(self._errors).decode(errors="replace"), problem]
-        self._inbox.put(Ended(self.host, "\n".join(filter(None, said)).strip()))
+        if self._errors_reader.ident is not None:
+            self._errors_reader.join(0.5)
+        said = decoder.noise.decode(errors="replace"), self._errors.decode(errors="replace"), problem
+        self._inbox.put(Ended(self.host, said))
 
     def _read_errors(self) -> None:
         try:
             while data := self._stream.read_errors():
-                self._errors.append(data[-4096:])
+                self._errors = (self._errors + data)[-LONGEST_ERRORS:]
         except (OSError, ValueError):
             pass
+
+
+def close_channel(channel: Channel, patience: float) -> None:
+    """A stream that cannot be closed in order is left to the end of this process; nobody needs its traceback."""
+    with contextlib.suppress(Exception):
+        channel.close(patience)
 
 
 def close_channels(channels: Mapping[Channel, float], limit: float) -> None:
     """All at once, each with its own patience; whoever takes longer than the limit is left to its thread."""
     closers = [
-        threading.Thread(target=channel.close, args=(patience,), daemon=True) for channel, patience in channels.items()
+        threading.Thread(target=close_channel, args=(channel, patience), daemon=True)
+        for channel, patience in channels.items()
     ]
     for closer in closers:
         closer.start()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import ipaddress
 import json
+import os
 import queue
 import sys
 import time
@@ -13,34 +14,44 @@ from pathlib import Path
 from typing import Any
 
 from launcher import wire
+from launcher.arriving import redact_arrival
 from launcher.bundle import pack_agent
 from launcher.channel import Channel, Ended, Heard, Stream, close_channels
 from launcher.cluster import Cluster, Job
 from launcher.coordinator import Coordinator
+from launcher.environment import check_environment
 from launcher.errors import EXIT_HOST_LOST
+from launcher.launch import allow_open_files
 from launcher.look import measure_offset
 from launcher.plan import Plan, make_plan
 from launcher.preflight import Finding, Look, draw_table, judge
-from launcher.preparation import default_python, explain_no_agent
+from launcher.preparation import default_python, explain_no_agent, last_lines
 from launcher.program import read_code
+from launcher.redact import redact_json, redact_text
 from launcher.run import new_run_id
 from launcher.transports import CLOSE_PATIENCE, open_streams
 
-PATIENCE = 45.0
+# A Python on a slow disk may take a minute to answer.
+TIMEOUT = 120.0
+HELLO_PATIENCE = 45.0
 NOTE_EVERY = 5.0
 
 
-def check_hosts(cluster: Cluster, as_json: bool) -> int:
+def check_hosts(cluster: Cluster, as_json: bool, runs: Path, timeout: float) -> int:
     plan = make_plan(cluster, Job(module="worker"))
-    tree = read_code(cluster, Path("runs"))
+    hidden = tuple(filter(None, (os.environ.get(name) for name in cluster.secrets)))
+    check_environment(plan.env)
+    allow_open_files(plan)
+    tree = read_code(cluster, runs)
     code = tree.digest if tree is not None else None
-    checker = Checker(plan, open_streams(cluster, new_run_id()), pack_agent())
+    checker = Checker(plan, open_streams(cluster, new_run_id()), pack_agent(), hidden, timeout)
     try:
         look = checker.run()
     finally:
         checker.close()
     findings = judge(dataclasses.replace(look, code=code))
-    print(json.dumps(as_rows(findings, look), indent=2) if as_json else draw_table(look.hosts, findings))
+    rows = redact_json(as_rows(findings, look), hidden)
+    print(json.dumps(rows, indent=2) if as_json else redact_text(draw_table(look.hosts, findings), hidden))
     if look.unreachable:
         return EXIT_HOST_LOST
     return 1 if any(finding.level == "failure" for finding in findings) else 0
@@ -53,8 +64,11 @@ def as_rows(findings: Sequence[Finding], look: Look) -> list[dict[str, Any]]:
 class Checker:
     """One thread owns this; channels only fill the inbox."""
 
-    def __init__(self, plan: Plan, streams: Sequence[Stream], package: bytes) -> None:
+    def __init__(
+        self, plan: Plan, streams: Sequence[Stream], package: bytes, hidden: Sequence[str], timeout: float
+    ) -> None:
         self._plan, cluster = plan, plan.cluster
+        self._hidden, self._timeout = hidden, timeout
         self._hosts = [host.address for host in cluster.hosts]
         self._inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._coordinator = Coordinator(plan)
@@ -104,19 +118,30 @@ class Checker:
         return host > 0 and self._coordinator.needs_trial and 0 not in self._unreachable and 0 not in self._ports
 
     def _count_out(self, waiting: Sequence[int], seconds: float) -> None:
-        """A transport that is still connecting has a limit of its own."""
+        """A transport that is still connecting has a limit of its own, but in the end everybody's time is over."""
         for host in waiting:
-            if seconds > PATIENCE and self._channels[host].is_open:
-                self._lose(host, f"its agent has not answered within {PATIENCE:g} s")
+            if seconds > self._timeout:
+                self._give_up(host, f"within {self._timeout:g} s; --timeout gives it longer")
+            elif seconds > HELLO_PATIENCE and self._channels[host].is_open and host not in self._asked:
+                self._lose(host, f"its agent has not answered within {HELLO_PATIENCE:g} s")
+
+    def _give_up(self, host: int, limit: str) -> None:
+        if host in self._facts:
+            self._ports[host] = f"it has not tried the coordinator's port {limit}"
+        elif self._channels[host].is_open:
+            self._lose(host, f"it is connected, but has not finished looking around {limit}")
+        else:
+            self._lose(host, f"not connected {limit}")
 
     def _take_in(self) -> None:
         try:
             entry = self._inbox.get(timeout=0.5)
         except queue.Empty:
             return
+        entry = redact_arrival(entry, self._hidden)
         if isinstance(entry, Ended):
             agent_python = self._plan.cluster.agent_python
-            self._lose(entry.host, entry.unreachable or explain_no_agent("lost its agent", entry.said, agent_python))
+            self._lose(entry.host, entry.unreachable or explain_no_agent("lost its agent", entry.text, agent_python))
         elif isinstance(entry, Heard):
             self._note(entry.host, entry.event)
             self._channels[entry.host].handled(entry.event)
@@ -139,7 +164,7 @@ class Checker:
                 self._coordinator.note_reached(host, event.problems)
                 self._ports[host] = None
             case wire.Refused():
-                self._ports[host] = event.problem
+                self._ports[host] = "\n".join([event.problem, *last_lines(event.said)])
                 self._facts.setdefault(host, {})
 
     def _greet(self, host: int, hello: wire.Hello) -> None:

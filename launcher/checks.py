@@ -6,16 +6,18 @@ A check gives a finding for every host that has something to say on it: also for
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 from launcher.device_checks import check_devices
 from launcher.look import Finding, Level, Look, problem_of, shorten
-from launcher.proxies import find_capturing, name_exceptions
+from launcher.proxies import except_address, find_capturing
 from launcher.version_checks import check_code, check_packages, check_python
 
 LITTLE_DISK, NO_DISK = 1 << 30, 100 << 20
 DOCKER_SHARED_MEMORY = 64 << 20
 DISKS = {"workdir": "workdir", "temp": "the temporary folder"}
+LONGEST_SAID = 200
 SMALL_OFFSET, LARGE_OFFSET = 1.0, 30.0
 SUBJECTS = {
     "workdir": "the disk of workdir",
@@ -38,13 +40,29 @@ def check_answers(look: Look) -> Iterator[Finding]:
     """What a host could not find out about itself."""
     checks = {"python": "python", "code": "code", "workdir": "disk", "temp": "disk", "shared_memory": "memory"}
     checks |= {"name": "names", "names": "names"}
-    mend_python = "python: in the cluster file is what the workers run; install it there or change that line"
     for host, facts in sorted(look.facts.items()):
         for name, check in checks.items():
             if problem := problem_of(facts.get(name)):
                 found = problem if name in ("python", "code") else f"{SUBJECTS[name]}: {problem}"
+                if "said" in facts[name]:
+                    found += f": {last_line(facts[name]['said'])[:LONGEST_SAID]}"
                 level: Level = "failure" if check in ("python", "disk") else "warning"
-                yield Finding(host, check, level, found, mend_python if name == "python" else "")
+                yield Finding(host, check, level, found, _mend_python(facts[name]) if name == "python" else "")
+
+
+def _mend_python(fact: Mapping[str, Any]) -> str:
+    if fact.get("cause") == "slow":
+        return (
+            "it is slow, not missing: is its disk a slow network disk, or the host overloaded? python: in the cluster "
+            "file can name a Python on a local disk"
+        )
+    if fact.get("cause") == "environment":
+        return "make env: in the cluster file smaller: put large values into files, and their paths into variables"
+    return "python: in the cluster file is what the workers run; install it there or change that line"
+
+
+def last_line(said: str) -> str:
+    return (said.strip().splitlines() or ["and said nothing"])[-1]
 
 
 # The machine.
@@ -88,6 +106,22 @@ def check_disk(look: Look) -> Iterator[Finding]:
             found = f"{DISKS[name]} {fact['path']} has {show_bytes(free)} left"
             more = {"mend": f"free some space or {mend}", "cell": show_bytes(free)} if level != "ok" else {}
             yield Finding(host, "disk", level, found, **more)
+
+
+def check_workdir(look: Look) -> Iterator[Finding]:
+    """Where a run brings its code it must write; else the code must be there."""
+    for host, fact in look.having("workdir"):
+        path, why = fact["path"], fact.get("unwritable")
+        if look.syncs and why:
+            mend = f"let the user of the run write there, or change workdir: in the cluster file ({path})"
+            found = f"workdir {path} cannot be written: {why}"
+            yield Finding(host, "disk", "failure", found, mend, "unwritable")
+        elif not look.syncs and not fact.get("is_there", True):
+            mend = "copy the code there, let sync: bring it, or change workdir:"
+            yield Finding(host, "disk", "failure", f"found no folder {path} for workdir", mend, "none")
+        elif why:
+            mend = "outputs with relative paths would fail; let the user of the run write there, or change workdir:"
+            yield Finding(host, "disk", "warning", f"workdir {path} cannot be written: {why}", mend, "unwritable")
 
 
 def check_memory(look: Look) -> Iterator[Finding]:
@@ -137,19 +171,26 @@ def _check_other_names(look: Look, host: int) -> Iterator[Finding]:
 def _check_own_name(look: Look, host: int) -> Iterator[Finding]:
     """gloo, which joins CPU processes, listens on the address that a host's own name resolves to."""
     own = look.facts[host].get("name")
-    if not own or own.get("addresses") is None or not _joins_by_gloo(look, host):
+    if not own or own.get("addresses") is None or not _joins_by_gloo(look, host) or _is_one_machine(look):
         return
     if all(_is_loopback(address) for address in own["addresses"]):
         where = f"resolves to {shorten(own['addresses'])} alone" if own["addresses"] else "does not resolve"
         found = f"its own name {own['host']} {where}, so other hosts cannot reach its CPU collectives (gloo)"
         mend = f"in its /etc/hosts, give {own['host']} the address that the other hosts know"
-        yield Finding(host, "names", "warning", found, mend, "loopback")
+        yield Finding(host, "names", "failure", found, mend, "loopback")
 
 
 def _joins_by_gloo(look: Look, host: int) -> bool:
     """Where even the coordinator is on loopback, all of them are one machine."""
     is_for_cpu = not look.devices(host) and look.platforms(host) in ([], ["cpu"])
-    return is_for_cpu and len(look.hosts) > 1 and not _is_loopback(look.coordinator)
+    is_gloo = look.facts[host].get("collectives") in (None, "", "gloo")
+    return is_for_cpu and is_gloo and len(look.hosts) > 1 and not _is_loopback(look.coordinator)
+
+
+def _is_one_machine(look: Look) -> bool:
+    """Then they reach each other on loopback too."""
+    networks = {(facts.get("name") or {}).get("network") for facts in look.facts.values()}
+    return len(networks) == 1 and None not in networks
 
 
 def _is_loopback(address: str | None) -> bool:
@@ -178,14 +219,12 @@ def check_proxy(look: Look) -> Iterator[Finding]:
         if name is None:
             yield Finding(host, "proxy", "ok", "no proxy is in the way")
             continue
-        exceptions = name_exceptions(proxies)
-        wanted = ",".join(filter(None, (proxies.get(exceptions), look.coordinator)))
         found = f"{name}={proxies[name]} would take connections to the coordinator at {look.coordinator}"
-        mend = f'add to env: in the cluster file {exceptions}: "{wanted}"'
-        yield Finding(host, "proxy", "failure", found, mend, name)
+        exceptions = except_address(proxies, look.coordinator)
+        yield Finding(host, "proxy", "ok", f"{found}; a run adds that to {' '.join(exceptions)} of its processes")
 
 
 CHECKS: Sequence[Callable[[Look], Iterator[Finding]]] = (
     *(check_reachable, check_answers, check_python, check_packages, check_code, check_clock, check_disk),
-    *(check_memory, check_devices, check_names, check_port, check_proxy),
+    *(check_workdir, check_memory, check_devices, check_names, check_port, check_proxy),
 )

@@ -61,18 +61,27 @@ def fill_standard_streams() -> None:
 
 
 def launch(argv: list[str]) -> int:
+    cluster: Cluster | None = None
     try:
         if argv[:1] == ["check"]:
-            return check(argv[1:])
+            check_options = parse_check(argv[1:])
+            cluster = pick_cluster(check_options)
+            return check(check_options, cluster)
         options, job, job_options = parse(argv)
         cluster = pick_cluster(options)
         return start(options, cluster, job, job_options)
     except HostmeshError as error:
-        for line in str(error).splitlines():
+        for line in hide_secrets(str(error), cluster).splitlines():
             print(f"launch: {line}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
+
+
+def hide_secrets(text: str, cluster: Cluster | None) -> str:
+    from launcher.redact import redact_text
+
+    return redact_text(text, [os.environ.get(name, "") for name in cluster.secrets] if cluster else ())
 
 
 def parse(argv: list[str]) -> tuple[argparse.Namespace, Job | None, list[str]]:
@@ -152,6 +161,16 @@ def count(text: str) -> int:
     return int(text)
 
 
+def seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"found {text}, wanted a number of seconds above 0")
+    return value
+
+
 def pick_cluster(options: argparse.Namespace) -> Cluster:
     if options.hosts is not None and options.local is not None:
         raise UsageError("found both --hosts and --local, wanted one of them")
@@ -178,15 +197,19 @@ def check_own_worker() -> None:
         )
 
 
-def check(argv: list[str]) -> int:
-    """`launch check`: starts agents, lets them look around, and starts nothing else."""
+def parse_check(argv: list[str]) -> argparse.Namespace:
     options, unknown = build_check_parser().parse_known_args(argv)
     if unknown:
         raise UsageError(f"unknown option {unknown[0]}\nusage: launch check --hosts FILE [--json]")
-    check_own_worker()
-    from launcher.check import check_hosts
+    return options
 
-    return check_hosts(pick_cluster(options), options.json)
+
+def check(options: argparse.Namespace, cluster: Cluster) -> int:
+    """`launch check`: starts agents, lets them look around, and starts nothing else."""
+    check_own_worker()
+    from launcher.check import TIMEOUT, check_hosts
+
+    return check_hosts(cluster, options.json, options.runs, options.timeout or TIMEOUT)
 
 
 def build_check_parser() -> Parser:
@@ -199,6 +222,10 @@ def build_check_parser() -> Parser:
     parser.add_argument("--hosts", metavar="FILE", help="a cluster YAML")
     parser.add_argument("--local", metavar="N", type=count, help="N processes on this machine instead")
     parser.add_argument("--json", action="store_true", help="the findings as JSON")
+    runs = "where run folders go, which are no code (default: ./runs)"
+    parser.add_argument("--runs", metavar="DIR", type=Path, default=Path("runs"), help=runs)
+    limit = "seconds for all hosts together (default: 120)"
+    parser.add_argument("--timeout", metavar="S", type=seconds, help=limit)
     return parser
 
 
@@ -212,10 +239,7 @@ def start(options: argparse.Namespace, cluster: Cluster, given: Job | None, job_
         check_job(job, Path(cluster.workdir or ".").expanduser().absolute())
     plan = make_plan(cluster, job, options.devices, options.cold)
     if options.dry_run:
-        from launcher.redact import redact_text
-
-        hidden = [os.environ.get(name, "") for name in cluster.secrets]
-        print(redact_text(json.dumps(plan_json(plan), indent=2) if options.json else plan_table(plan), hidden))
+        print(hide_secrets(json.dumps(plan_json(plan), indent=2) if options.json else plan_table(plan), cluster))
         return 0
     for setting in without_effect(cluster):
         print(f"launch: {setting} is read and checked, but has no effect yet", file=sys.stderr)

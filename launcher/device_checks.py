@@ -10,6 +10,12 @@ from launcher.version_checks import compare
 
 # Which files make a process one that computes there, by how their names begin.
 COMPUTES = {"tpu": ("/dev/accel", "/dev/vfio/"), "cuda": ("/dev/nvidia-uvm",), "rocm": ("/dev/kfd",)}
+# Which variables say what of them is visible.
+VISIBLE = {
+    "cuda": ("CUDA_VISIBLE_DEVICES",),
+    "rocm": ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"),
+}
+COMMAND_SHOWN = 60
 
 
 def check_devices(look: Look) -> Iterator[Finding]:
@@ -52,12 +58,12 @@ def _check_holders(look: Look, host: int) -> Iterator[Finding]:
     for kind in look.devices(host):
         holders = _find_holders(look, host, kind)
         if holders:
-            shown = shorten([f"{one['pid']} ({one['user']}: {one['command']})" for one in holders])
+            shown = shorten([f"{one['pid']} ({one['user']}: {one['command'][:COMMAND_SHOWN]})" for one in holders])
             pids = " ".join(str(one["pid"]) for one in holders)
             found = f"its {KINDS[kind]}s are held by process {shown}"
             mend = f"wait until it ends, or run there: kill {pids}"
             # Whoever says which GPUs are visible shares the others, and a process opens all of them.
-            is_shared = kind == "cuda" and look.facts[host].get("visible") is not None
+            is_shared = any(name in (look.facts[host].get("visible") or {}) for name in VISIBLE.get(kind, ()))
             yield Finding(host, "devices", "warning" if is_shared else "failure", found, mend, "held")
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launcher.cluster import Cluster
+from launcher.environment import check_environment
 from launcher.errors import UsageError
 from launcher.plan import Plan, plan_json
 from launcher.run import Run
@@ -30,6 +31,7 @@ OPEN_FILES, OPEN_FILES_A_HOST, OPEN_FILES_A_PROCESS = 128, 3, 2
 
 def launch_plan(plan: Plan, runs: Path, as_json: bool) -> int:
     secrets = read_secrets(plan.cluster)
+    check_environment({**plan.env, **secrets})
     allow_open_files(plan)
     tree = read_checked_code(plan, runs)
     run = Run.create(runs, tuple(secrets.values()))
@@ -43,7 +45,7 @@ def launch_plan(plan: Plan, runs: Path, as_json: bool) -> int:
     from launcher.supervisor import Supervisor
 
     out = sys.stderr if as_json else sys.stdout
-    screen = Screen(out, use_colour(out, os.environ), notes=sys.stderr)
+    screen = Screen(out, use_colour(out, os.environ), notes=sys.stderr, hidden=tuple(secrets.values()))
     events = EventLog(run, sys.stdout if as_json else None, screen.note)
     supervisor = Supervisor(plan, run, streams, pack_agent(), pack_code(), secrets, tree, screen, events)
     for number in HANDLED:

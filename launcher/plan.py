@@ -91,13 +91,16 @@ def _listed_devices(cluster: Cluster, local: int) -> dict[str, str]:
     return _show_gpus(map(str, cluster.local_devices[local]), _platforms(cluster.env))
 
 
-def split_devices(cluster: Cluster, host: int, gpus: int, env: Mapping[str, str]) -> list[dict[str, str]]:
+def split_devices(
+    cluster: Cluster, host: int, gpus: int, env: Mapping[str, str], kind: str | None = None
+) -> list[dict[str, str]]:
     """What each process of a host is told about its GPUs, once they are counted; one process takes all of them.
 
-    `env` is what the processes would see otherwise: where it says which GPUs are visible, those are split.
+    `env` is what the processes would see otherwise: where it says which GPUs are visible, those are split. `kind` is
+    that of the GPUs, as JAX_PLATFORMS names it.
     """
     processes, platforms = cluster.hosts[host].processes, _platforms(env)
-    visible = _visible_gpus(gpus, env)
+    visible = _visible_gpus(gpus, env, kind or next((kind for kind in VISIBLE_GPUS if kind in platforms), None))
     for_cpu = not platforms & GPU_PLATFORMS if platforms else not visible
     if processes == 1 or cluster.local_devices != "auto" or for_cpu:
         return [{} for _ in range(processes)]
@@ -111,11 +114,21 @@ def _platforms(env: Mapping[str, str]) -> set[str]:
     return set(env.get(PLATFORMS, "").split(",")) - {""}
 
 
-def _visible_gpus(gpus: int, env: Mapping[str, str]) -> list[str]:
+def _visible_gpus(gpus: int, env: Mapping[str, str], kind: str | None) -> list[str]:
     """Names the driver knows: its own numbers, or what a variable lists already, up to the -1 that ends such a list."""
-    listed = next((env[name] for name in VISIBLE_GPUS.values() if name in env), None)
+    listed = _listed_gpus(env, kind)
     names = map(str, range(gpus)) if listed is None else map(str.strip, listed.split(","))
     return list(itertools.takewhile(lambda name: name and not name.startswith("-"), names))[:gpus]
+
+
+def _listed_gpus(env: Mapping[str, str], kind: str | None) -> str | None:
+    """HIP takes CUDA's variable where its own says nothing, and an empty one says nothing to it."""
+    cuda, hip = (env.get(VISIBLE_GPUS[each]) for each in ("cuda", "rocm"))
+    if kind == "cuda":
+        return cuda
+    if kind == "rocm":
+        return hip or cuda or None
+    return cuda if cuda is not None else hip
 
 
 def _show_gpus(names: Iterable[str], platforms: set[str]) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import time
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from launcher.sending import Sending
     from launcher.tree import Tree
 
+LAST_LINES = 8
 # Checks that mean nothing to a command that is no Python program.
 FOR_PYTHON = ("python", "jax", "jaxlib", "numpy")
 
@@ -68,6 +70,7 @@ class Preparation:
         self._found: dict[int, dict[str, Any]] = {}
         self._offsets: dict[int, tuple[float, float]] = {}
         self._device_env: dict[int, list[dict[str, str]]] = {}
+        self._proxy_env: dict[int, dict[str, str]] = {}
         self.readiness = Readiness({number: "to connect" for number in range(len(plan.cluster.hosts))})
 
     def note_event(self, host: int, event: Any) -> None:
@@ -93,7 +96,7 @@ class Preparation:
                 self._coordinator.note_reached(host, event.problems)
                 self._done(host, "port")
             case wire.Refused():
-                self.refuse(host, event.problem)
+                self.refuse(host, "\n".join([event.problem, *last_lines(event.said)]))
             case _ if self._tree is not None:
                 self._note_sending(event)
 
@@ -121,9 +124,9 @@ class Preparation:
         self.readiness.doing[host] = ""
 
     def env_of(self, host: int, local_process_id: int) -> dict[str, str]:
-        """What a process gets because of the devices its host turned out to have."""
+        """What a process gets because of the devices and proxies its host turned out to have."""
         each = self._device_env.get(host)
-        return each[local_process_id] if each else {}
+        return {**(each[local_process_id] if each else {}), **self._proxy_env.get(host, {})}
 
     def _greet(self, host: int, hello: wire.Hello) -> None:
         """Nothing is done on a host before all of them have an agent: one that is missing leaves the others alone."""
@@ -203,7 +206,7 @@ class Preparation:
     def _prepare(self, host: int) -> None:
         self.readiness.doing[host] = "to be ready"
         cluster, settings = self._plan.cluster, self._plan.cluster.hosts[host]
-        python = settings.python or default_python(cluster.transport)
+        python = self._python_of(host)
         warm = self._plan.is_warm(settings)
         preload = list(cluster.preload)
         self._send(host, wire.Prepare(python, cluster.workdir, self._env, warm, preload))
@@ -211,6 +214,9 @@ class Preparation:
             self._waiting[host].add("look")
             self._looked_at[host] = time.time()
             self._send(host, wire.Inspect(python, cluster.workdir, self._env, [], thorough=False))
+
+    def _python_of(self, host: int) -> str:
+        return self._plan.cluster.hosts[host].python or default_python(self._plan.cluster.transport)
 
     def _is_inspected(self) -> bool:
         """CPU processes on this machine need no look: it would cost a tenth of their start."""
@@ -246,6 +252,8 @@ class Preparation:
         self._waiting[host].discard(what)
         if not self._waiting[host]:
             ready.doing[host] = ""
+        elif self._waiting[host] == {"look"}:
+            ready.doing[host] = f"to answer: its Python {self._python_of(host)} has yet to start"
         is_last = len(self._waiting) == len(ready.doing) and not any(self._waiting.values())
         if is_last and not (ready.complete or ready.refused or ready.unreachable):
             self._judge()
@@ -257,6 +265,27 @@ class Preparation:
         self.readiness.coordinator = self._coordinator.place
         if self._found:
             self._judge_found()
+        if self.readiness.coordinator is not None:
+            self._go_past_proxies(self.readiness.coordinator[0])
+
+    def _go_past_proxies(self, address: str) -> None:
+        """Where a proxy would get the connections to the coordinator, the processes are told to go past it."""
+        proxies = {host: self._proxies_of(host) for host in self._waiting}
+        if not any(name.endswith("_proxy") for found in proxies.values() for name in found):
+            return
+        from launcher.proxies import except_address, find_capturing
+
+        for host, found in proxies.items():
+            if variable := find_capturing(found, address):
+                self._proxy_env[host] = except_address(found, address)
+                self._tell("proxy bypassed", host=self._name(host), proxy=variable, env=self._proxy_env[host])
+
+    def _proxies_of(self, host: int) -> Mapping[str, str]:
+        """Processes on this machine see what the launcher sees, also where nobody has a look first."""
+        if host in self._found:
+            found = self._found[host].get("proxies") or {}
+            return {} if "problem" in found else found
+        return {**os.environ, **self._env} if self._plan.cluster.transport == "local" else {}
 
     def _judge_found(self) -> None:
         from launcher.preflight import judge_run
@@ -264,16 +293,19 @@ class Preparation:
         cluster = self._plan.cluster
         address = self._coordinator.place[0] if self._coordinator.place else None
         for finding in judge_run(cluster, self._found, self._offsets, address):
-            if self._plan.job.command is not None and finding.check in FOR_PYTHON:
+            is_python = self._plan.job.command is None
+            if not is_python and finding.check in FOR_PYTHON:
                 continue
-            if finding.level == "failure":
+            # Names matter to collectives, which a command may do without.
+            if finding.level == "failure" and (is_python or finding.check != "names"):
                 self.refuse(finding.host, finding.text)
             else:
                 self._note(f"launch: {self._name(finding.host)}: {finding.text}")
         for host, found in self._found.items():
             try:
                 env = {**own_settings(found), **self._plan.env}
-                self._device_env[host] = split_devices(cluster, host, count_gpus(found, env), env)
+                kind, count = count_gpus(found, env)
+                self._device_env[host] = split_devices(cluster, host, count, env, kind)
             except UsageError as error:
                 self.refuse(host, str(error))
 
@@ -286,24 +318,29 @@ class Preparation:
 
 def own_settings(found: Mapping[str, Any]) -> dict[str, str]:
     """What a host's own environment says about devices."""
-    own = {VISIBLE_GPUS["cuda"]: found.get("visible"), "JAX_PLATFORMS": found.get("platforms")}
+    own = {**(found.get("visible") or {}), "JAX_PLATFORMS": found.get("platforms")}
     return {name: value for name, value in own.items() if isinstance(value, str)}
 
 
-def count_gpus(found: Mapping[str, Any], env: Mapping[str, str]) -> int:
-    """Of the kind that jax is told to use, else of the first kind there is."""
+def count_gpus(found: Mapping[str, Any], env: Mapping[str, str]) -> tuple[str | None, int]:
+    """Of the kind that jax is told to use, else of the first kind there is; and that kind."""
     counts = found["devices"]
     named = [kind for kind in VISIBLE_GPUS if kind in env.get("JAX_PLATFORMS", "").split(",")]
-    return next((int(counts[kind]) for kind in named or VISIBLE_GPUS if counts.get(kind)), 0)
+    return next(((kind, int(counts[kind])) for kind in named or VISIBLE_GPUS if counts.get(kind)), (None, 0))
 
 
 def default_python(transport: str) -> str:
     return sys.executable if transport == "local" else "python3"
 
 
+def last_lines(said: str) -> list[str]:
+    return ["  " + line.rstrip() for line in said.splitlines() if line.strip()][-LAST_LINES:]
+
+
 def explain_no_agent(why: str, said: str, python: str | None) -> str:
     """What a host without an agent said, in the words of who can mend it."""
     name = python or "python3"
+    said = "\n".join(said.splitlines()[-LAST_LINES:])
     if re.search(rf"{re.escape(name)}\W{{0,3}} (command )?(not found|No such file)", said):
         return (
             f"found no {name} for the agent; install Python 3.9 or newer there, or name one with agent_python\n{said}"

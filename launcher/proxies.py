@@ -26,6 +26,16 @@ def name_exceptions(env: Mapping[str, str]) -> str:
     return next((name for name in EXCEPTIONS_IN_ORDER if name in env), "no_proxy")
 
 
+def except_address(env: Mapping[str, str], address: str) -> dict[str, str]:
+    """What sends this address past the proxy, and keeps what was excepted before.
+
+    Other programs read NO_PROXY where there is no no_proxy, and would lose what it says once there is one.
+    """
+    name = name_exceptions(env)
+    before = env.get(name) or (env.get("NO_PROXY", "") if name == "no_proxy" else "")
+    return {name: ",".join(filter(None, (before, address)))}
+
+
 def _matches(entry: str, address: str) -> bool:
     """By its end, as text, whatever comes before; or as a network that holds the address."""
     return address.lower().endswith(entry.lower()) or _holds(entry, address)

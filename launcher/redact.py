@@ -1,17 +1,22 @@
-"""Takes secret values out of bytes and text, also across chunk boundaries."""
+"""Takes secret values out of bytes and text, also across chunk boundaries and where a text was cut."""
 
+import functools
 import json
 from collections.abc import Iterable, Sequence
 from typing import Any, AnyStr
 
 REDACTED = "[redacted]"
+# Whoever cuts a text keeps at least this much of it; a shorter one is whole, so its ends are left alone.
+SHORTEST_CUT = 1000
+# A shorter part of a secret at the end of a cut text is dropped without a mark: it is there by chance as a rule.
+SHORTEST_MARKED = 4
 
 
 class Redactor:
     """Redacts one stream of bytes; how it is cut into chunks makes no difference to what comes out."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
-        self._needles = [form.encode("utf-8", "surrogateescape") for form in _forms(secrets)]
+        self._needles = _forms_as_bytes(tuple(secrets))
         self._held = b""
         self._covered = 0  # leading bytes of _held that an emitted [redacted] stands for
 
@@ -32,37 +37,69 @@ class Redactor:
 
 
 def redact_text(text: str, secrets: Iterable[str]) -> str:
-    return _redact_str(text, _forms(secrets))
+    return _redact_str(text, _forms(tuple(secrets)), may_be_cut=False)
 
 
 def redact_json(value: Any, secrets: Iterable[str]) -> Any:
-    return _redact_value(value, _forms(secrets))
+    return _redact_value(value, _forms(tuple(secrets)), may_be_cut=False)
 
 
-def _redact_value(value: Any, needles: list[str]) -> Any:
+def redact_cut_json(value: Any, secrets: Iterable[str]) -> Any:
+    """As redact_json; long texts, which may have been cut, also lose part of a secret at their ends."""
+    return _redact_value(value, _forms(tuple(secrets)), may_be_cut=True)
+
+
+def redact_cut_bytes(data: bytes, secrets: Iterable[str]) -> bytes:
+    needles = _forms_as_bytes(tuple(secrets))
+    return b"".join(_redact_all(data, needles, REDACTED.encode(), len(data) >= SHORTEST_CUT))
+
+
+def _redact_value(value: Any, needles: Sequence[str], may_be_cut: bool) -> Any:
+    def redact(each: Any) -> Any:
+        return _redact_value(each, needles, may_be_cut)
+
     match value:
         case str():
-            return _redact_str(value, needles)
+            return _redact_str(value, needles, may_be_cut)
         case dict():
-            return {_redact_value(k, needles): _redact_value(v, needles) for k, v in value.items()}
+            return {redact(k): redact(v) for k, v in value.items()}
         case list():
-            return [_redact_value(item, needles) for item in value]
+            return [redact(item) for item in value]
         case tuple():
-            return tuple(_redact_value(item, needles) for item in value)
+            return tuple(redact(item) for item in value)
     return value
 
 
-def _redact_str(text: str, needles: list[str]) -> str:
-    pieces, _ = _redact(text, needles, REDACTED, 0, len(text))
-    return "".join(pieces)
+def _redact_str(text: str, needles: Sequence[str], may_be_cut: bool) -> str:
+    is_cut = may_be_cut and len(text) >= SHORTEST_CUT
+    if is_cut:
+        text = text.strip("\ufffd")  # a character that was cut in two hides the part of a secret beside it
+    return "".join(_redact_all(text, needles, REDACTED, is_cut))
 
 
-def _forms(secrets: Iterable[str]) -> list[str]:
-    """Each secret as it is, and as it looks inside JSON and inside repr()."""
+def _redact_all(data: AnyStr, needles: Sequence[AnyStr], mark: AnyStr, is_cut: bool) -> list[AnyStr]:
+    start, stop = _sure_part(data, needles) if is_cut and needles else (0, len(data))
+    pieces, _ = _redact(data, needles, mark, start, max(start, stop))
+    if start >= SHORTEST_MARKED:
+        pieces.insert(0, mark)
+    if start < stop and len(data) - stop >= SHORTEST_MARKED:
+        pieces.append(mark)
+    return pieces
+
+
+@functools.lru_cache(maxsize=4)
+def _forms_as_bytes(secrets: tuple[str, ...]) -> list[bytes]:
+    return [form.encode("utf-8", "surrogateescape") for form in _forms(secrets)]
+
+
+@functools.lru_cache(maxsize=4)
+def _forms(secrets: tuple[str, ...]) -> list[str]:
+    """Each secret as it is, and as it looks inside JSON and inside repr(), whose quotes depend on what is beside it."""
     forms: dict[str, None] = {}
     for secret in filter(None, secrets):
-        escaped = (json.dumps(secret), json.dumps(secret, ensure_ascii=False), repr(secret))
-        forms |= dict.fromkeys([secret, *(form[1:-1] for form in escaped)])
+        as_bytes = repr(secret.encode("utf-8", "surrogateescape"))[1:]
+        escaped = (json.dumps(secret), json.dumps(secret, ensure_ascii=False), repr(secret), as_bytes)
+        forms |= dict.fromkeys([secret, *(form[1:-1] for form in escaped), repr('"' + secret)[2:-1]])
     return list(forms)
 
 
@@ -97,7 +134,25 @@ def _matches(data: AnyStr, needles: Sequence[AnyStr]) -> list[tuple[int, int]]:
     return sorted(found)
 
 
-def _unsure_from(data: bytes, needles: list[bytes]) -> int:
+def _sure_part(data: AnyStr, needles: Sequence[AnyStr]) -> tuple[int, int]:
+    """From where to where a text that was cut is free of a secret's end or beginning; nowhere in one's middle."""
+    if any(data in needle for needle in needles):
+        return len(data), len(data)
+    return _unsure_until(data, needles), _unsure_from(data, needles)
+
+
+def _unsure_until(data: AnyStr, needles: Sequence[AnyStr]) -> int:
+    """Where the last secret ends that the beginning of the data may have cut in two."""
+    last = 0
+    for needle in needles:
+        end = data.rfind(needle[-1:], last, len(needle) - 1) + 1
+        while end > last and not needle.endswith(data[:end]):
+            end = data.rfind(needle[-1:], last, end - 1) + 1
+        last = max(last, end)
+    return last
+
+
+def _unsure_from(data: AnyStr, needles: Sequence[AnyStr]) -> int:
     """Where the first secret begins that the end of the data may have cut in two."""
     first = len(data)
     for needle in needles:

@@ -10,8 +10,10 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TextIO
+
+from launcher.redact import redact_text
 
 if TYPE_CHECKING:
     from launcher.logs import ProcessLog
@@ -152,11 +154,13 @@ def _cut_point(data: bytes, at: int) -> int:
 class Screen:
     """Follows the logs in a thread, at the terminal's own pace: a stalled terminal stalls nobody else."""
 
-    def __init__(self, out: TextIO, colour: bool, notes: TextIO | None = None) -> None:
-        """The launcher's own lines go to `notes`, if it is another stream: they are no output of the program."""
+    def __init__(self, out: TextIO, colour: bool, notes: TextIO | None = None, hidden: Sequence[str] = ()) -> None:
+        """The launcher's own lines go to `notes`, if it is another stream: they are no output of the program. They are
+        shown without the `hidden` secrets, as logs are written without them."""
         self._write = _writer(out)
         self._write_notes = _writer(notes or out)
         self._colour = colour
+        self._hidden = tuple(hidden)
         self._tails: list[_Tail] = []
         self._notes: deque[_Note] = deque()
         self._awake = threading.Event()
@@ -250,9 +254,12 @@ class Screen:
 
     def _show_note(self, text: str) -> None:
         """Cut like any other line: a note may quote what a process said."""
+        text = redact_text(text, self._hidden)
         lines = LineCutter(colour=False).feed(text.encode("utf-8", "replace") + b"\n")
+        # Again: what cannot be shown may have stood inside of a secret.
+        shown = redact_text("".join(f"{line}\n" for line in lines), self._hidden)
         try:
-            self._write_notes("".join(f"{line}\n" for line in lines))
+            self._write_notes(shown)
         except (OSError, ValueError):
             pass
 

@@ -9,17 +9,17 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from launcher import verdict as verdicts
 from launcher import wire
+from launcher.arriving import redact_arrival
 from launcher.channel import Channel, Ended, Heard, Stream, close_channels
 from launcher.clocks import Clock, same_clock
 from launcher.events import EventLog
 from launcher.logs import ProcessLog
 from launcher.plan import Plan
 from launcher.preparation import Preparation, Readiness, explain_no_agent
-from launcher.redact import redact_json, redact_text
 from launcher.run import Run, try_write
 from launcher.screen import Screen
 from launcher.transports import CLOSE_PATIENCE
@@ -254,6 +254,7 @@ class Supervisor:
     ) -> None:
         self.plan, self.run_folder, self.screen, self.events = plan, run, screen, events
         self.streams, self.package, self.secrets = streams, package, secrets
+        self.hidden = tuple(secrets.values())
         self.inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.channels: dict[int, Channel] = {}
         self.logs: dict[int, ProcessLog] = {}
@@ -349,6 +350,7 @@ class Supervisor:
         self._note_absence()
         # A launcher that was itself suspended must not count its own absence as the hosts' silence.
         self._count_silence(min(time.monotonic() - began, 2 * TICK))
+        entry = redact_arrival(entry, self.hidden)
         if isinstance(entry, Interrupt):
             self._note_interrupt(entry.number)
         elif isinstance(entry, Ended):
@@ -410,7 +412,7 @@ class Supervisor:
 
     def _note_end(self, end: Ended) -> None:
         if end.unreachable is None:
-            self._lose(end.host, "lost its agent", end.said)
+            self._lose(end.host, "lost its agent", end.text)
         elif end.host not in self.gone:
             self._give_up(end.host, end.unreachable)
 
@@ -512,7 +514,7 @@ class Supervisor:
         self.events.add("process exited", process_id=event.process_id, host=address, **detail)
         if self.stopping and event.code == -signal.SIGKILL:
             return  # our own doing
-        tail = redact_text(last_whole_lines(event.data), self.secrets.values())
+        tail = last_whole_lines(event.data)
         began, crash = known or (to_monotonic(at), None)
         if crash is not None and is_number(crash.get("at")):  # the host's clock may be better known by now
             began = to_monotonic(self.clocks[host].bring_here(crash["at"], time.time())[0])
@@ -565,7 +567,7 @@ class Supervisor:
             self.screen.note(f"launch: {count:,} bytes that process {process_id} printed were lost: {why}")
 
     def _note_crash(self, host: int, process_id: int, detail: dict[str, Any]) -> None:
-        crash = redact_json({**verdicts.NO_CRASH, **detail}, self.secrets.values())
+        crash = {**verdicts.NO_CRASH, **detail}
         at = time.time()
         if is_number(there := crash.get("at")):
             self.clocks[host].note_heard(there, at)
@@ -711,7 +713,7 @@ def to_monotonic(at: float) -> float:
     return time.monotonic() + (at - time.time())
 
 
-def is_number(value: Any) -> bool:
+def is_number(value: Any) -> TypeGuard[float]:
     """What a process says about itself may be anything."""
     return isinstance(value, int | float) and math.isfinite(value)
 

@@ -184,7 +184,10 @@ class Ready(NamedTuple):
 
 
 class Refused(NamedTuple):
+    """`said` is the end of what a program printed about it; the launcher takes secrets out and shows its last lines."""
+
     problem: str
+    said: str = ""
 
 
 class Reserved(NamedTuple):
@@ -286,7 +289,7 @@ class Decoder:
     def _skip_noise(self) -> bool:
         start = self._buffer.find(MAGIC)
         if start < 0:
-            self.noise = bytes(self._buffer[-2000:])
+            self.noise = bytes(self._buffer[-TAIL_LENGTH:])
             if len(self._buffer) > LONGEST_NOISE:
                 raise WireError("the host printed 1 MiB and no agent answered")
             return False
@@ -314,4 +317,5 @@ def _parse(head: bytes, data: bytes) -> Any:
         name, fields = json.loads(head)
         return KINDS[name](**fields, **({"data": data} if data else {}))
     except (ValueError, KeyError, TypeError) as error:
-        raise WireError(f"not a message: {head[:200]!r} ({error})") from None
+        said = head[:TAIL_LENGTH].decode(errors="replace")  # last and as it is: a secret in it must be recognised
+        raise WireError(f"not a message ({error}): {said}") from None

@@ -22,7 +22,10 @@ from launcher.agent import inspect as inspecting
 from launcher.agent.code_hash import hash_python_files, read_code, read_synced
 from launcher.agent.devices import count_devices, find_holders, find_tpu_lock
 from launcher.agent.inspect import inspect, list_proxies, resolve_all, run_together
+from launcher.agent.prepare import INSPECT_PATIENCE
 from launcher.agent.sync import Incoming
+from launcher.check import TIMEOUT
+from launcher.preflight import Look, judge
 from launcher.tree import read_tree
 
 NOBODY = 65534
@@ -136,8 +139,12 @@ def test_what_python_prints_at_its_start_does_no_harm(tmp_path: Path, program: C
 
 
 def test_a_python_that_is_none_is_quoted(tmp_path: Path, program: Callable[..., str]) -> None:
-    problem = look(tmp_path, program("echo cannot find libc >&2; exit 3"))["python"]["problem"]
-    assert problem.endswith("is no Python that works: it exited with 3: cannot find libc")
+    fact = look(tmp_path, program("echo cannot find libc >&2; exit 3"))["python"]
+    assert (
+        fact["problem"].endswith("is no Python that works: it exited with 3") and fact["said"] == "cannot find libc\n"
+    )
+    finding = next(each for each in judge(Look(["a"], {0: {"python": fact}})) if each.check == "python")
+    assert finding.found.endswith("it exited with 3: cannot find libc")
 
 
 def test_a_python_that_hangs_is_given_up_and_killed(
@@ -148,13 +155,42 @@ def test_a_python_that_hangs_is_given_up_and_killed(
     began = time.monotonic()
     found = look(tmp_path, python)
     assert time.monotonic() - began < 5
-    assert found["python"]["problem"].endswith("did not answer within 0.5 s") and found["machine"]["cpus"] > 0
+    assert found["python"]["problem"].endswith("is there, but has not answered within 0.5 s")
+    assert found["python"]["cause"] == "slow" and found["machine"]["cpus"] > 0
     pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
     await_true(lambda: not any(map(is_alive, pids)), 5, "the script and its child are gone")
 
 
-def test_all_ends_in_ten_seconds_whatever_hangs() -> None:
-    assert max(inspecting.PYTHON_LIMIT + inspecting.END_PATIENCE, inspecting.NAMES_LIMIT) < inspecting.LIMIT < 10
+def test_all_but_python_ends_in_ten_seconds_whatever_hangs() -> None:
+    assert inspecting.NAMES_LIMIT < inspecting.LIMIT < 10
+    assert inspecting.LIMIT + inspecting.PYTHON_LIMIT < INSPECT_PATIENCE < TIMEOUT
+
+
+def test_a_python_that_is_slow_to_answer_is_waited_for(
+    tmp_path: Path, program: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inspecting, "LIMIT", 0.2)
+    found = look(tmp_path, program(f'sleep 1; exec {sys.executable} "$@"'))
+    assert found["python"]["version"] == sys.version.split()[0]
+
+
+def test_an_environment_that_is_too_large_is_told_by_names_and_sizes(tmp_path: Path) -> None:
+    found = look(tmp_path, env={"BIG": "s3cret" * 40_000, "SMALL": "x"})
+    assert found["python"]["cause"] == "environment" and "s3cret" not in found["python"]["problem"]
+    assert "too large for Linux; the largest are BIG with 240,005 bytes" in found["python"]["problem"]
+
+
+def test_a_folder_is_tried_and_left_as_it_was(public: Path) -> None:
+    (public / "file").touch()
+    fine = {"is_there": True, "unwritable": None}
+    assert inspecting.try_folder(str(public)) == fine and sorted(public.iterdir()) == [public / "file"]
+    assert inspecting.try_folder(str(public / "a/b")) == {**fine, "is_there": False}
+    below_a_file = {"is_there": False, "unwritable": "Not a directory"}
+    assert inspecting.try_folder(str(public / "file")) == inspecting.try_folder(f"{public}/file/a") == below_a_file
+    with another_user(public):
+        for place, is_there in (("", True), ("a/b", False)):
+            refused = inspecting.try_folder(str(public / place))
+            assert refused == {"is_there": is_there, "unwritable": "Permission denied"}
 
 
 def test_a_step_that_never_ends_costs_only_its_own_fact() -> None:
@@ -177,6 +213,8 @@ def test_a_file_that_blocks_hides_nothing_else(tmp_path: Path, monkeypatch: pyte
 
 # Devices.
 
+AMD = ["dev/kfd", "dev/dri/renderD128", "dev/dri/renderD129", "dev/dri/card0"]
+
 
 @pytest.mark.parametrize(
     ("files", "env", "wanted"),
@@ -192,7 +230,15 @@ def test_a_file_that_blocks_hides_nothing_else(tmp_path: Path, monkeypatch: pyte
         (["dev/nvidia0", "dev/nvidia1"], {"CUDA_VISIBLE_DEVICES": "GPU-1f2e,MIG-77"}, (0, 2, 0)),
         ([], {"CUDA_VISIBLE_DEVICES": "GPU-1f2e"}, (0, 0, 0)),
         (["dev/dri/renderD128"], {}, (0, 0, 0)),
-        (["dev/kfd", "dev/dri/renderD128", "dev/dri/renderD129", "dev/dri/card0"], {}, (0, 0, 2)),
+        (AMD, {}, (0, 0, 2)),
+        (AMD, {"HIP_VISIBLE_DEVICES": "1"}, (0, 0, 1)),
+        (AMD, {"HIP_VISIBLE_DEVICES": "-1"}, (0, 0, 0)),
+        (AMD, {"HIP_VISIBLE_DEVICES": ""}, (0, 0, 2)),
+        (AMD, {"HIP_VISIBLE_DEVICES": "", "CUDA_VISIBLE_DEVICES": "0"}, (0, 0, 1)),
+        (AMD, {"HIP_VISIBLE_DEVICES": "0,1", "CUDA_VISIBLE_DEVICES": "0"}, (0, 0, 2)),
+        (AMD, {"ROCR_VISIBLE_DEVICES": "1"}, (0, 0, 1)),
+        (AMD, {"ROCR_VISIBLE_DEVICES": ""}, (0, 0, 0)),
+        (AMD, {"ROCR_VISIBLE_DEVICES": "1", "HIP_VISIBLE_DEVICES": "0,1"}, (0, 0, 1)),
     ],
 )
 def test_devices_are_counted_by_their_files(

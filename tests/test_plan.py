@@ -12,6 +12,7 @@ from conftest import REPO
 from launcher.cluster import Cluster, Host, Job, local_cluster, read_cluster
 from launcher.errors import UsageError
 from launcher.plan import make_plan, plan_json, plan_table, split_devices
+from launcher.preparation import count_gpus, own_settings
 from worker.identity import Identity
 
 TWO_HOSTS = Cluster(
@@ -90,7 +91,17 @@ def test_visible_gpus_are_what_is_split() -> None:
     assert split(2, 4, JAX_PLATFORMS="cuda", **{CUDA: "4, 5,6,7"}) == [{CUDA: "4,5"}, {CUDA: "6,7"}]
     assert split(2, 2, JAX_PLATFORMS="cuda", **{CUDA: "GPU-1a,GPU-2b"}) == [{CUDA: "GPU-1a"}, {CUDA: "GPU-2b"}]
     assert split(2, 8, JAX_PLATFORMS="rocm", **{HIP: "3,1,-1,2"}) == [{HIP: "3"}, {HIP: "1"}]
+    assert split(2, 2, JAX_PLATFORMS="rocm", **{CUDA: "", HIP: "2,3"}) == [{HIP: "2"}, {HIP: "3"}]
+    assert split(2, 2, JAX_PLATFORMS="cuda", **{CUDA: "4,5", HIP: "2,3"}) == [{CUDA: "4"}, {CUDA: "5"}]
     assert split(2, 8, **{CUDA: ""}) == split(2, 8, **{CUDA: "-1"}) == [{}, {}]
+
+
+def test_gpus_of_a_kind_are_listed_by_the_variable_of_that_kind() -> None:
+    env = {CUDA: "0,1", HIP: "2,3"}
+    names = [each[HIP] for each in split_devices(gpu_host(2), 1, 2, env, "rocm")]
+    assert names == ["2", "3"]
+    found = {"devices": {"cuda": 0, "rocm": 2}, "visible": {HIP: "2,3"}, "platforms": ""}
+    assert count_gpus(found, own_settings(found)) == ("rocm", 2) and own_settings(found)[HIP] == "2,3"
 
 
 @pytest.mark.parametrize(("gpus", "platforms"), [(8, "cpu"), (3, "cpu"), (0, "cpu"), (0, "")])

@@ -17,8 +17,9 @@ from conftest import clean_env
 from launcher.cluster import Cluster, Host, read_cluster
 from launcher.host_names import drop_domain, join_names, shorten_names
 from launcher.preflight import COLUMNS, Finding, Look, draw_table, judge, judge_run
-from launcher.proxies import find_capturing
+from launcher.proxies import except_address, find_capturing
 
+CUDA, HIP = "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"
 HOSTS = ["gpu-a", "gpu-b", "gpu-c", "gpu-d"]
 GOOD: MappingProxyType[str, Any] = MappingProxyType(
     {
@@ -35,7 +36,7 @@ GOOD: MappingProxyType[str, Any] = MappingProxyType(
         "temp": {"path": "/tmp", "size": 1 << 40, "free": 1 << 36},
         "workdir": {"path": "/job", "size": 1 << 40, "free": 1 << 36},
         "devices": {"tpu": 0, "cuda": 8, "rocm": 0},
-        "visible": None,
+        "visible": {},
         "holders": {"processes": [], "unseen": 0},
         "tpu_lock": None,
         "code": {"digest": "aa4adc852995", "synced": None, "changed": []},
@@ -125,7 +126,24 @@ def test_good_hosts_are_fine_in_every_column() -> None:
             "failure",
             "held by process 4121 (alice: python train.py) — wait until it ends, or run there: kill 4121",
         ),
-        ({"holders__processes": [TRAINING], "visible": "0,1"}, "devices", "warning", "4121"),
+        ({"holders__processes": [TRAINING], "visible": {CUDA: "0,1"}}, "devices", "warning", "4121"),
+        ({"holders__processes": [TRAINING], "visible": {HIP: "0,1"}}, "devices", "failure", "4121"),
+        (
+            {"python": {"problem": "/p is there, but has not answered within 60 s", "cause": "slow"}},
+            *("python", "failure", "60 s — it is slow, not missing"),
+        ),
+        (
+            {"python": {"problem": "/p cannot be started: its environment is too large", "cause": "environment"}},
+            *("python", "failure", "too large — make env: in the cluster file smaller"),
+        ),
+        (
+            {"workdir__is_there": False, "workdir__unwritable": None},
+            *("disk", "failure", "found no folder /job for workdir — copy the code there, let sync: bring it"),
+        ),
+        (
+            {"workdir__is_there": True, "workdir__unwritable": "Read-only file system"},
+            *("disk", "warning", "workdir /job cannot be written: Read-only file system"),
+        ),
     ],
 )
 def test_the_odd_host_out_is_named(odd: dict[str, Any], check: str, level: str, words: str) -> None:
@@ -254,14 +272,36 @@ def test_an_offset_that_the_way_there_may_explain_is_none() -> None:
     assert finding.found == "its clock is 3.0 s behind" and "none keeps its clock now" in finding.mend
 
 
-def test_a_host_of_a_cpu_cluster_that_knows_itself_only_as_loopback_is_warned_of() -> None:
+def test_a_workdir_that_a_sync_cannot_write_is_a_failure() -> None:
+    odd = {"workdir__is_there": False, "workdir__unwritable": "Permission denied"}
+    (finding,) = judge_odd(odd, syncs=True)
+    assert (finding.check, finding.level) == ("disk", "failure") and "Permission denied" in finding.found
+    assert judge_odd({"workdir__is_there": False, "workdir__unwritable": None}, syncs=True) == []
+
+
+def test_amd_gpus_that_a_host_shares_are_told_by_their_own_variable() -> None:
+    rocm = {"devices": {"tpu": 0, "cuda": 0, "rocm": 4}, "platforms": "rocm"}
+    held = {**rocm, "holders__processes": [{**TRAINING, "files": ["/dev/kfd"]}]}
+    levels = {name: judge_odd({**held, "visible": {name: "0"} if name else {}}, rocm)[0].level for name in ("", HIP)}
+    assert levels == {"": "failure", HIP: "warning"}
+
+
+def test_a_host_of_a_cpu_cluster_that_knows_itself_only_as_loopback_is_refused() -> None:
     odd = {**CPU, "name": {"host": "gpu-b", "addresses": ["127.0.1.1"]}}
     (finding,) = judge_odd(odd, CPU)
-    assert (finding.host, finding.check, finding.level) == (1, "names", "warning")
+    assert (finding.host, finding.check, finding.level) == (1, "names", "failure")
     assert "gpu-b resolves to 127.0.1.1 alone" in finding.found and "/etc/hosts" in finding.mend
     assert judge_odd(odd, CPU, coordinator="127.0.0.1") == []
     (finding,) = judge_odd({**CPU, "name": {"host": "gpu-b", "addresses": []}}, CPU)
     assert "gpu-b does not resolve" in finding.found
+    assert judge_odd({**odd, "collectives": "mpi"}, CPU) == []
+
+
+def test_hosts_that_are_one_machine_may_know_themselves_as_loopback() -> None:
+    name = {"host": "gpu", "addresses": ["127.0.1.1"], "network": "boot-1 4026531840"}
+    assert judge_odd({**CPU, "name": name}, {**CPU, "name": name}, coordinator="10.0.0.9") == []
+    other = {**name, "network": "boot-1 4026532001"}
+    assert len(judge_odd({**CPU, "name": other}, {**CPU, "name": name}, coordinator="10.0.0.9")) == 4
 
 
 def test_with_sync_other_code_is_no_problem_but_edits_on_a_host_are_told() -> None:
@@ -290,14 +330,26 @@ def test_a_port_that_cannot_be_reached_is_told_with_its_problem() -> None:
     assert "cannot reach gpu-a" in finding.found and "firewall" in finding.mend
 
 
-def test_a_proxy_in_the_way_is_told_with_the_line_that_mends_it() -> None:
-    proxies = {"https_proxy": "http://proxy:3128", "no_proxy": "localhost"}
-    (finding,) = judge_odd({"proxies": proxies}, coordinator="10.0.0.9")
-    assert (finding.host, finding.check, finding.level) == (1, "proxy", "failure")
-    assert finding.found.startswith("https_proxy=http://proxy:3128 would take connections")
-    assert finding.mend.endswith('no_proxy: "localhost,10.0.0.9"')
-    mended = {**proxies, "no_proxy": "localhost,10.0.0.9"}
-    assert judge_odd({"proxies": mended}, coordinator="10.0.0.9") == []
+def test_a_proxy_in_the_way_is_fine_since_a_run_goes_past_it() -> None:
+    look = Look(HOSTS[:1], {0: facts(proxies={"https_proxy": "http://proxy:3128"})}, coordinator="10.0.0.9")
+    (finding,) = (each for each in judge(look) if each.check == "proxy")
+    assert finding.level == "ok" and "https_proxy=http://proxy:3128 would take connections" in finding.found
+    assert finding.found.endswith("a run adds that to no_proxy of its processes")
+
+
+@pytest.mark.parametrize(
+    ("env", "wanted"),
+    [
+        ({}, {"no_proxy": "10.0.0.9"}),
+        ({"no_proxy": "localhost"}, {"no_proxy": "localhost,10.0.0.9"}),
+        ({"no_grpc_proxy": "a", "no_proxy": "b"}, {"no_grpc_proxy": "a,10.0.0.9"}),
+        ({"NO_PROXY": ".corp"}, {"no_proxy": ".corp,10.0.0.9"}),
+        ({"NO_PROXY": ".corp", "no_proxy": "b"}, {"no_proxy": "b,10.0.0.9"}),
+    ],
+)
+def test_what_was_excepted_from_a_proxy_before_stays_so(env: dict[str, str], wanted: dict[str, str]) -> None:
+    assert except_address(env, "10.0.0.9") == wanted
+    assert find_capturing({"http_proxy": PROXY, **env, **wanted}, "10.0.0.9") is None
 
 
 def test_of_an_unreachable_host_nothing_else_is_said() -> None:

@@ -111,8 +111,9 @@ def test_a_setup_that_fails_is_told_with_its_last_lines_and_tried_again(talk: Ta
     agent = talk()
     for _ in range(2):
         ask_for_setup(agent, home, "echo fine", "echo no such package; exit 3", "touch never")
-        problem = agent.hear(wire.Refused).problem
-        assert problem == "setup: `echo no such package; exit 3` exited with 3\n  no such package"
+        refused = agent.hear(wire.Refused)
+        assert refused.problem == "setup: `echo no such package; exit 3` exited with 3"
+        assert refused.said == "no such package\n"
     assert not (home / "work" / "never").exists()
 
 

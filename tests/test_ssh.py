@@ -393,6 +393,17 @@ def test_the_usual_key_files_are_tried(sshd: Sshd, open_stream: Open, home: Path
     assert read_all(open_stream(sshd.host(), sshd.settings(identity_files=()), "echo", "in")) == b"in\n"
 
 
+@pytest.mark.parametrize("mode", [0o644, 0o640, 0o604])
+def test_a_key_that_others_may_read_is_refused_with_what_to_run(sshd: Sshd, open_stream: Open, mode: int) -> None:
+    sshd.identity.chmod(mode)
+    stream = open_stream(sshd.host(), sshd.settings())
+    with pytest.raises(Unreachable, match=f"open to other users .mode {mode:04o}.*run chmod 600 {sshd.identity}"):
+        stream.read()
+    sshd.identity.chmod(0o400)
+    stream = open_stream(sshd.host(), sshd.settings(), "echo", "in")
+    assert stream.read() == b"in\n"
+
+
 def test_an_encrypted_key_is_an_error_that_says_ssh_add(sshd: Sshd, open_stream: Open, tmp_path: Path) -> None:
     locked = make_key(tmp_path / "locked", passphrase="secret words")
     told = refusal(open_stream(sshd.host(), sshd.settings(identity_files=(str(locked),))))

@@ -15,16 +15,23 @@ FILES = {
 }
 # Every program that computes on a GPU opens these; monitors, displays and the persistence daemon do not.
 COMPUTE_FILES = {"cuda": "/dev/nvidia-uvm", "rocm": "/dev/kfd"}
+# Which say what of them a program sees. Of AMD's, the first picks among all, and the others among what is left.
+VISIBLE = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 TPU_LOCK = "/tmp/libtpu_lockfile"
 WORDS_SHOWN = 3
-CHARACTERS_SHOWN = 60
+LONGEST_COMMAND = 1000  # shown is less of it, once secrets are taken out
 
 
 def count_devices(root: str, env: Mapping[str, str]) -> Dict[str, int]:
     counts = {kind: len(_files(kind, root)) for kind in FILES}
-    visible = env.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        counts["cuda"] = _count_visible(visible, counts["cuda"])
+    cuda, rocr, hip = (env.get(name) for name in VISIBLE)
+    if cuda is not None:
+        counts["cuda"] = _count_visible(cuda, counts["cuda"])
+    if rocr is not None:
+        counts["rocm"] = _count_visible(rocr, counts["rocm"])
+    # HIP takes CUDA's variable where its own says nothing; to both of them an empty one says nothing.
+    if listed := hip or cuda:
+        counts["rocm"] = _count_visible(listed, counts["rocm"])
     return counts
 
 
@@ -104,7 +111,7 @@ def _command(folder: str) -> str:
             words = file.read(4096).split(b"\0")
     except OSError:
         return ""
-    return os.fsdecode(b" ".join(words[:WORDS_SHOWN]).strip())[:CHARACTERS_SHOWN]
+    return os.fsdecode(b" ".join(words[:WORDS_SHOWN]).strip())[:LONGEST_COMMAND]
 
 
 def _owner(path: str) -> str:

@@ -47,13 +47,13 @@ def guard(mark: str, folder: str) -> Guardian:
         return Guardian(guardian, pulse)
     os.close(pulse)
     _let_go_of_the_stream()
-    _await_end(agent, heard)
+    _await_end(agent, heard, folder)
     kill_all(mark, spare=set())
     remove(folder)
     os._exit(0)
 
 
-def _await_end(agent: int, heard: int) -> None:
+def _await_end(agent: int, heard: int, folder: str) -> None:
     """Of the agent, which is killed when somebody asks for it, or when it has been silent for longer than its lease: a
     stopped agent could not end its processes."""
     for number in (signal.SIGINT, signal.SIGHUP):
@@ -64,6 +64,7 @@ def _await_end(agent: int, heard: int) -> None:
         os.set_blocking(fd, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(waker)
+    _sweep(folder)
     silence, limit = 0.0, FIRST_LIMIT
     while not _has_ended(agent):
         began = time.monotonic()
@@ -100,6 +101,13 @@ def _let_go_of_the_stream() -> None:
     nothing = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1, 2):
         os.dup2(nothing, fd)
+
+
+def _sweep(folder: str) -> None:
+    # Not before: the agent's start would wait for the import.
+    from launcher.agent.stale import sweep_aside
+
+    sweep_aside(folder)
 
 
 def remove(folder: str) -> None:

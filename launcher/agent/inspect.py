@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -13,12 +14,15 @@ from functools import partial
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from launcher.agent import files
-from launcher.agent.devices import count_devices, find_holders, find_tpu_lock
+from launcher.agent.devices import VISIBLE, count_devices, find_holders, find_tpu_lock
 from launcher.agent.prepare import find_program
+from launcher.agent.spawn import explain_start
 
 LIMIT = 6.0
-PYTHON_LIMIT = 5.0
+# It may be on a slow network disk, or on a busy host; without it there is no run, so it gets its time.
+PYTHON_LIMIT = 60.0
 END_PATIENCE = 0.5
+LONGEST_SAID = 4096  # shown is its last line, once secrets are taken out
 NAMES_LIMIT = 5.0
 NAMES_AT_ONCE = 8  # with 32 a name server was seen to lose questions
 PACKAGES = (
@@ -27,6 +31,7 @@ PACKAGES = (
 )
 PROXIES = ("grpc_proxy", "https_proxy", "http_proxy", "all_proxy", "no_grpc_proxy", "no_proxy")
 CLOCK_SOURCE = "/sys/devices/system/clocksource/clocksource0/current_clocksource"
+BOOT = "/proc/sys/kernel/random/boot_id"
 TIME_ERROR = 5  # adjtimex: the clock is not synchronised
 
 # Asked of the workers' Python, which may be anything; what else it prints comes before the last line.
@@ -63,12 +68,13 @@ def inspect(
         "python": lambda: ask_python(python, seen),
         "platforms": lambda: seen.get("JAX_PLATFORMS", ""),
         "proxies": lambda: list_proxies(seen),
-        "name": lambda: {"host": socket.gethostname(), "addresses": resolve(socket.gethostname())},
+        "name": lambda: describe_name(root),
+        "collectives": lambda: seen.get("JAX_CPU_COLLECTIVES_IMPLEMENTATION", ""),
         "names": lambda: resolve_all(names),
         "temp": lambda: measure_disk(os.path.dirname(folder)),
         "machine": lambda: measure_machine(root),
         "devices": lambda: count_devices(root, seen),
-        "visible": lambda: seen.get("CUDA_VISIBLE_DEVICES"),
+        "visible": lambda: {name: seen[name] for name in VISIBLE if name in seen},
         "holders": lambda: find_holders(root),
         "tpu_lock": lambda: find_tpu_lock(root),
     }
@@ -76,17 +82,24 @@ def inspect(
         place = os.path.expanduser(workdir)
         steps["workdir"] = lambda: measure_disk(place)
         if thorough:
+            steps["workdir"] = lambda: {**measure_disk(place), **try_folder(place)}
             from launcher.agent.code_hash import read_code
 
             steps["code"] = lambda: read_code(place)
     if thorough:
         steps["shared_memory"] = lambda: measure_disk(f"{root}/dev/shm")
         steps["system"] = lambda: read_system(root)
-    return {"time": time.time(), **run_together(steps, LIMIT)}
+    return {"time": time.time(), **run_together(steps, LIMIT, {"python": PYTHON_LIMIT + 2 * END_PATIENCE})}
 
 
-def run_together(steps: Mapping[str, Callable[[], Any]], limit: float) -> Dict[str, Any]:
-    """What has not come back by then is left to itself: nothing wakes a thread that waits for a dead file server."""
+def run_together(
+    steps: Mapping[str, Callable[[], Any]], limit: float, longer: Optional[Mapping[str, float]] = None
+) -> Dict[str, Any]:
+    """What has not come back by then is left to itself: nothing wakes a thread that waits for a dead file server.
+
+    `longer` are the limits of those that have another one.
+    """
+    limits = {**dict.fromkeys(steps, limit), **(longer or {})}
     found: Dict[str, Any] = {}
 
     def run(name: str) -> None:
@@ -95,14 +108,13 @@ def run_together(steps: Mapping[str, Callable[[], Any]], limit: float) -> Dict[s
         except Exception as error:
             found[name] = {"problem": _explain(error)}
 
-    deadline = time.monotonic() + limit
-    threads = [threading.Thread(target=run, args=(name,), daemon=True) for name in steps]
-    for thread in threads:
+    began = time.monotonic()
+    threads = {name: threading.Thread(target=run, args=(name,), daemon=True) for name in steps}
+    for thread in threads.values():
         thread.start()
-    for thread in threads:
-        thread.join(max(0.0, deadline - time.monotonic()))
-    silent = {"problem": f"no answer within {limit:g} s"}
-    return {name: found.get(name, silent) for name in steps}
+    for name, thread in threads.items():
+        thread.join(max(0.0, began + limits[name] - time.monotonic()))
+    return {name: found.get(name, {"problem": f"no answer within {limits[name]:g} s"}) for name in steps}
 
 
 def _explain(error: Exception) -> str:
@@ -117,15 +129,18 @@ def ask_python(python: str, env: Mapping[str, str]) -> Dict[str, Any]:
     if path is None:
         return {"problem": f"found no executable {python}"}
     path = os.path.abspath(path)
-    code, output, errors = _run([path, "-c", QUESTION, *PACKAGES], env, PYTHON_LIMIT)
+    try:
+        code, output, errors = _run([path, "-c", QUESTION, *PACKAGES], env, PYTHON_LIMIT)
+    except OSError as error:
+        cause = "environment" if error.errno == errno.E2BIG else "python"
+        return {"problem": f"{path} cannot be started: {explain_start(error, env)}", "cause": cause}
     if code is None:
-        return {"problem": f"{path} did not answer within {PYTHON_LIMIT:g} s"}
+        return {"problem": f"{path} is there, but has not answered within {PYTHON_LIMIT:g} s", "cause": "slow"}
     try:
         answer = json.loads(output.splitlines()[-1])
         return {"path": path, "version": answer["version"], "packages": answer["packages"]}
     except (ValueError, KeyError, TypeError, IndexError):
-        said = (errors.strip().splitlines() or ["and said nothing"])[-1]
-        return {"problem": f"{path} is no Python that works: it exited with {code}: {said[:200]}"}
+        return {"problem": f"{path} is no Python that works: it exited with {code}", "said": errors[-LONGEST_SAID:]}
 
 
 def _run(argv: List[str], env: Mapping[str, str], limit: float) -> Tuple[Optional[int], str, str]:
@@ -170,6 +185,13 @@ def _strip_credentials(url: str) -> str:
     return scheme[0] + url[scheme.end() :].rpartition("@")[2]
 
 
+def describe_name(root: str) -> Dict[str, Any]:
+    """`network` is the same for hosts that are one machine and share its loopback."""
+    name = socket.gethostname()
+    boot = files.read_if_there(root + BOOT).decode().strip()
+    return {"host": name, "addresses": resolve(name), "network": f"{boot} {os.stat('/proc/self/ns/net').st_ino}"}
+
+
 def resolve(name: str) -> Optional[List[str]]:
     """Its addresses, none if nobody knows it; None if the name server does not answer."""
     try:
@@ -196,6 +218,34 @@ def resolve_all(names: Sequence[str]) -> Dict[str, Optional[List[str]]]:
 def measure_disk(place: str) -> Dict[str, Any]:
     size = files.measure_disk(place)
     return {"path": place, "size": size.f_blocks * size.f_frsize, "free": size.f_bavail * size.f_frsize}
+
+
+def try_folder(place: str) -> Dict[str, Any]:
+    """Whether it is there, and why files cannot be made in it; one that is yet to come is not made."""
+    is_there = os.path.isdir(place)
+    trial = os.path.join(place, f".hostmesh-check-{os.getpid()}")
+    try:
+        if is_there:
+            os.close(os.open(trial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+            os.unlink(trial)
+        else:
+            _try_to_make(place)
+    except OSError as error:
+        return {"is_there": is_there, "unwritable": error.strerror}
+    return {"is_there": is_there, "unwritable": None}
+
+
+def _try_to_make(place: str) -> None:
+    """Raises what making the folder would."""
+    above = os.path.abspath(place)
+    while not os.path.lexists(above):
+        above = os.path.dirname(above)
+    if not os.path.isdir(above):
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), above)
+    if os.statvfs(above).f_flag & os.ST_RDONLY:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), above)
+    if not os.access(above, os.W_OK | os.X_OK, effective_ids=True):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), above)
 
 
 def measure_machine(root: str) -> Dict[str, Any]:

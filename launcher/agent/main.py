@@ -22,7 +22,7 @@ from launcher.agent.nursery import Nursery, start_file
 from launcher.agent.output import Output
 from launcher.agent.ports import list_addresses
 from launcher.agent.prepare import Preparing
-from launcher.agent.spawn import read_exec_error, spawn
+from launcher.agent.spawn import explain_start, read_exec_error, spawn
 from worker.identity import DUMP_SIGNAL, FACTS_SOCKET, STACKS_FILE
 
 BEAT_EVERY = 1.0
@@ -287,7 +287,7 @@ class Agent:
         try:
             self.nursery = Nursery(self.python, start, env, self._workdir(), output.path, self.setting.preload)
         except OSError as error:
-            self._send(wire.Fact("nursery_failed", detail={"problem": str(error)}))
+            self._send(wire.Fact("nursery_failed", detail={"problem": explain_start(error, env)}))
             return
         self.selector.register(self.nursery.channel, selectors.EVENT_READ, self._hear_nursery)
 
@@ -315,27 +315,29 @@ class Agent:
         try:
             process.pid, process.exec_report = spawn(argv, self._env(own), self._workdir(), process.output.path)
         except OSError as error:
-            self._note_exec_error(process, argv[0], error.errno or errno.EAGAIN)
+            self._note_exec_error(process, argv[0], own, error)
             self._ended(process, 127)
             return
-        hear = partial(self._hear_exec, process, argv[0])
+        hear = partial(self._hear_exec, process, argv[0], own)
         self.selector.register(process.exec_report, selectors.EVENT_READ, hear)
 
-    def _hear_exec(self, process: Process, program: str) -> None:
+    def _hear_exec(self, process: Process, program: str, own: Dict[str, str]) -> None:
         assert process.exec_report is not None and process.pid is not None
         self.selector.unregister(process.exec_report)
-        number, process.exec_report = read_exec_error(process.exec_report), None
-        if number is None:
+        error, process.exec_report = read_exec_error(process.exec_report), None
+        if error is None:
             self._send(wire.Started(process.process_id, process.pid, warm=False))
         else:
-            self._note_exec_error(process, program, number)
+            self._note_exec_error(process, program, own, error)
 
-    def _note_exec_error(self, process: Process, program: str, number: int) -> None:
-        process.exec_error = number
-        process.output.add(f"launch: cannot start {program}: {os.strerror(number)}\n".encode())
+    def _note_exec_error(self, process: Process, program: str, own: Dict[str, str], error: OSError) -> None:
+        process.exec_error = error.errno
+        process.output.add(f"launch: cannot start {program}: {explain_start(error, self._env(own))}\n".encode())
 
     def _hear_nursery(self) -> None:
         assert self.nursery is not None
+        if self.nursery.state == "failed":
+            return  # its end was heard a moment ago, in the same turn of the loop
         messages = self.nursery.hear()
         if messages is None:
             self.selector.unregister(self.nursery.channel)

@@ -7,7 +7,7 @@ import os
 import socket
 from typing import Any, Dict, List, Optional
 
-from launcher.agent.spawn import read_exec_error, spawn
+from launcher.agent.spawn import explain_start, read_exec_error, spawn
 
 
 class Nursery:
@@ -19,7 +19,7 @@ class Nursery:
         self.state = "importing"
         self.channel, other = socket.socketpair()
         self._buffer = b""
-        self._program = python
+        self._program, self._env = python, env
         try:
             argv = [python, start, "--nursery", str(other.fileno()), *preload]
             self.pid, self._exec_report = spawn(argv, env, folder, output, keep=other.fileno())
@@ -47,9 +47,9 @@ class Nursery:
 
     def explain_end(self, code: int) -> str:
         """For one that is dead."""
-        number = read_exec_error(self._exec_report)
-        if number is not None:
-            return f"{self._program}: {os.strerror(number)}"
+        error = read_exec_error(self._exec_report)
+        if error is not None:
+            return f"{self._program} cannot be started: {explain_start(error, self._env)}"
         return f"it was killed by signal {-code}" if code < 0 else f"it exited with {code}"
 
 

@@ -15,7 +15,7 @@ from launcher.agent.output import Output
 from launcher.agent.unpack import unpack
 
 SETUP_PATIENCE = 6 * 3600.0
-INSPECT_PATIENCE = 30.0
+INSPECT_PATIENCE = 90.0
 REACH_PATIENCE = 15.0
 FIND_PATIENCE = 60.0
 
@@ -100,9 +100,9 @@ class Preparing:
         self.asides.remove(aside)
         aside.finish()
 
-    def _refuse(self, problem: str) -> None:
+    def _refuse(self, problem: str, said: str = "") -> None:
         self.close()
-        self.send(wire.Refused(problem))
+        self.send(wire.Refused(problem, said))
 
     def close(self) -> None:
         self._end_sync()
@@ -175,11 +175,11 @@ class Preparing:
         self.send(wire.SetUp(ran=seconds > 0, seconds=round(seconds, 3)))
 
     def _refuse_setup(self, problem: str) -> None:
-        from launcher.agent.setup import last_lines
+        from launcher.agent.setup import find_last
 
         assert self.setup_output is not None and self._setup_commands is not None
         commands, self._setup_commands = self._setup_commands, None
-        self._refuse("\n".join([problem, *last_lines(self.setup_output.last(), commands)]))
+        self._refuse(problem, find_last(self.setup_output.last(), commands))
 
     def _inspect(self, order: wire.Inspect) -> None:
         from launcher.agent.inspect import inspect

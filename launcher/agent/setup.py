@@ -13,12 +13,11 @@ from launcher.agent.entries import STATE_FOLDER
 from launcher.agent.files import lock_within, read_if_there
 
 LOCK_PATIENCE = 1800.0
-LAST_LINES = 8
 TOKEN = "setup"
 
 
 class SetupError(Exception):
-    """A command failed; the text is complete for the user."""
+    """A command failed."""
 
 
 def set_up(commands: List[str], key: str, workdir: Optional[str], env: Dict[str, str], output: str) -> float:
@@ -124,8 +123,8 @@ def header(command: str) -> bytes:
     return f"$ {command}\n".encode(errors="surrogateescape")
 
 
-def last_lines(output: bytes, commands: List[str]) -> List[str]:
-    """Of the command that began last."""
+def find_last(output: bytes, commands: List[str]) -> str:
+    """What the command printed that began last; `output` may be cut where it begins."""
     began = max(output.rfind(header(command)) for command in commands)
     own = output[began:].partition(b"\n")[2] if began >= 0 else output
-    return ["  " + line for line in own.decode(errors="replace").splitlines() if line.strip()][-LAST_LINES:]
+    return own.decode(errors="replace")

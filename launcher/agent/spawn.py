@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
-from typing import Dict, List, Optional, Tuple
+from typing import Dict, List, Mapping, Optional, Tuple
 
 from launcher.agent.linux import die_with_parent
 
 HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ)
+LARGEST_SHOWN = 3
 
 
 def spawn(
@@ -39,14 +41,14 @@ def spawn(
     return pid, trouble
 
 
-def read_exec_error(fd: int) -> Optional[int]:
-    """The errno of an exec that failed. For a descriptor that is ready, which it is once exec has succeeded or failed,
+def read_exec_error(fd: int) -> Optional[OSError]:
+    """Why an exec failed. For a descriptor that is ready, which it is once exec has succeeded or failed,
     or the child is dead."""
     try:
         number = os.read(fd, 16)
     finally:
         os.close(fd)
-    return int(number) if number else None
+    return OSError(int(number), os.strerror(int(number))) if number else None
 
 
 def _become(agent: int, folder: Optional[str], output: str, keep: Optional[int]) -> None:
@@ -63,3 +65,13 @@ def _become(agent: int, folder: Optional[str], output: str, keep: Optional[int])
         os.set_inheritable(keep, True)
     if folder is not None:
         os.chdir(folder)
+
+
+def explain_start(error: OSError, env: Mapping[str, str]) -> str:
+    """Names and sizes only: a value may be a secret."""
+    if error.errno != errno.E2BIG:
+        return error.strerror or str(error)
+    sizes = {name: len(os.fsencode(name)) + len(os.fsencode(value)) + 2 for name, value in env.items()}
+    largest: List[str] = sorted(sizes, key=lambda name: -sizes[name])[:LARGEST_SHOWN]
+    shown = ", ".join(f"{name} with {sizes[name]:,} bytes" for name in largest)
+    return f"its environment of {sum(sizes.values()):,} bytes is too large for Linux; the largest are {shown}"

@@ -22,6 +22,7 @@ def become_agent() -> None:
     except OSError as error:
         sys.exit(f"cannot make the folder {folder}: {error.strerror}")
     try:
+        hold(folder)
         unpack(packed, os.path.join(folder, "agent"))
     except OSError as error:
         import shutil
@@ -33,6 +34,17 @@ def become_agent() -> None:
     from launcher.agent.main import main
 
     main(folder)
+
+
+def hold(folder: str) -> None:
+    """As long as the agent or its guardian lives, which share the descriptor; see agent/stale.py."""
+    import fcntl
+
+    lock = os.open(os.path.join(folder, "lock"), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        pass  # a file system without locks: nobody can take the folder for a stale one there either
 
 
 def take(count: int) -> bytes:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 from launcher.cluster import Host
 from launcher.errors import Unreachable
-from launcher.transports import CLOSE_PATIENCE
 from launcher.transports.pipe import PipeStream
 
 ASK_PATIENCE = 5.0
@@ -15,40 +14,26 @@ ASK_PATIENCE = 5.0
 REMEDIES = {"paused": "docker unpause", "created": "docker start", "exited": "docker start"}
 
 
-class DockerStream:
+class DockerStream(PipeStream):
     """A container's agent; `docker` itself tells why there is none."""
-
-    is_open = True
 
     def __init__(self, host: Host, command: Sequence[str]) -> None:
         self._container = host.address
         self._has_spoken = False
-        try:
-            self._pipe: PipeStream | None = PipeStream(exec_argv(host, command))
-        except OSError:
-            self._pipe = None
+        super().__init__(exec_argv(host, command))
+
+    def explain_start(self, program: str, error: OSError) -> str:
+        if isinstance(error, FileNotFoundError):
+            return "found no program docker on this machine; install it, or put it on PATH"
+        return super().explain_start(program, error)
 
     def read(self) -> bytes:
         """Raises Unreachable when the container, and not a program in it, is why nothing ever came."""
-        if self._pipe is None:
-            raise Unreachable("found no program docker on this machine; install it, or put it on PATH")
-        data = self._pipe.read()
+        data = super().read()
         if not data and not self._has_spoken and (problem := find_problem(self._container)):
             raise Unreachable(problem)
         self._has_spoken = True
         return data
-
-    def read_errors(self) -> bytes:
-        return self._pipe.read_errors() if self._pipe is not None else b""
-
-    def write(self, data: bytes) -> None:
-        if self._pipe is None:
-            raise BrokenPipeError
-        self._pipe.write(data)
-
-    def close(self, patience: float = CLOSE_PATIENCE) -> None:
-        if self._pipe is not None:
-            self._pipe.close(patience)
 
 
 def exec_argv(host: Host, command: Sequence[str]) -> list[str]:
@@ -77,6 +62,8 @@ def ask_docker(*args: str) -> tuple[str | None, str]:
         done = subprocess.run(["docker", *args], capture_output=True, text=True, errors="replace", timeout=ASK_PATIENCE)
     except subprocess.TimeoutExpired:
         return None, f"no answer to docker {args[0]} within {ASK_PATIENCE:g} s"
+    except OSError as error:
+        return None, f"cannot start docker: {error.strerror}"
     if done.returncode == 0:
         return done.stdout.strip(), ""
     return None, done.stderr.strip().rpartition("\n")[2]

@@ -21,6 +21,11 @@ class LocalStream(PipeStream):
         self._env = {**inherited, **env}
         super().__init__([python or sys.executable, "-I", "-S", "-c", BOOTSTRAP], self._env)
 
+    def explain_start(self, program: str, error: OSError) -> str:
+        if isinstance(error, FileNotFoundError):
+            return f"found no {program} for the agent; name a Python 3.9 or newer with agent_python, or leave it out"
+        return super().explain_start(program, error)
+
     def close(self, patience: float = CLOSE_PATIENCE) -> None:
         """Returns when the guardian has cleaned up; one that does not react is ended, and cleaned up after."""
         super().close(patience)

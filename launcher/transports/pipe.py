@@ -9,46 +9,72 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from typing import IO
 
+from launcher.errors import Unreachable
 from launcher.transports import CLOSE_PATIENCE
 
 PIPE_SIZE = 1 << 20
 
 
 class PipeStream:
+    """A program that cannot be started is told to who reads, as with every other stream."""
+
     is_open = True
 
     def __init__(self, argv: Sequence[str], env: Mapping[str, str] | None = None) -> None:
-        self._process = subprocess.Popen(
-            argv,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=env,
-            start_new_session=True,  # Ctrl-C on the terminal is for the launcher alone
-        )
-        assert self._process.stdout is not None
-        if hasattr(fcntl, "F_SETPIPE_SZ"):
-            fcntl.fcntl(self._process.stdout, fcntl.F_SETPIPE_SZ, PIPE_SIZE)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._problem = ""
+        try:
+            self._process = start_program(argv, env)
+        except OSError as error:
+            self._problem = self.explain_start(argv[0], error)
+
+    def explain_start(self, program: str, error: OSError) -> str:
+        return f"cannot start {program} on this machine: {error.strerror}"
 
     def read(self) -> bytes:
+        """Raises Unreachable when the program could not be started."""
+        if self._process is None:
+            raise Unreachable(self._problem)
         return read_or_close(self._process.stdout)
 
     def read_errors(self) -> bytes:
-        return read_or_close(self._process.stderr)
+        return read_or_close(self._process.stderr) if self._process is not None else b""
 
     def write(self, data: bytes) -> None:
+        if self._process is None:
+            raise BrokenPipeError(self._problem)
         assert self._process.stdin is not None
         self._process.stdin.write(data)
         self._process.stdin.flush()
 
     def close(self, patience: float = CLOSE_PATIENCE) -> None:
         """Returns when the program has ended, because its input did or because it was made to."""
+        if self._process is None:
+            return
         assert self._process.stdin is not None
         try:
             self._process.stdin.close()
         except OSError:
             pass
         end_program(self._process, patience)
+
+
+def start_program(argv: Sequence[str], env: Mapping[str, str] | None) -> subprocess.Popen[bytes]:
+    process = subprocess.Popen(
+        argv,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=env,
+        start_new_session=True,  # Ctrl-C on the terminal is for the launcher alone
+    )
+    assert process.stdout is not None
+    try:
+        if hasattr(fcntl, "F_SETPIPE_SZ"):
+            fcntl.fcntl(process.stdout, fcntl.F_SETPIPE_SZ, PIPE_SIZE)
+    except OSError:
+        pass  # a user may have few such pages left; a smaller pipe only takes more reads
+    return process
 
 
 def end_program(program: subprocess.Popen[bytes], patience: float) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import re
 import shlex
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from launcher.cluster import Host, Ssh
@@ -51,10 +52,8 @@ class SshStream:
         session, problem = None, None
         try:
             session = network.open_session(self._host, self._line, self._cable)
-        except Unreachable as error:
-            problem = error
-        except Exception as error:
-            problem = Unreachable(f"connecting failed in an unexpected way: {type(error).__name__}: {error}")
+        except BaseException as error:
+            problem = explain_trouble(error)
         with self._lock:
             self._session, is_late = session, self._is_closing
             self.is_open = session is not None
@@ -126,25 +125,41 @@ class Dialer:
         threading.Thread(target=self._run, name="ssh-dialer", daemon=True).start()
 
     def _run(self) -> None:
+        """Every stream is connected, or told why it never will be."""
+        try:
+            self._network = network = self._make_network()
+            self._start_others(network)
+        except BaseException as error:
+            problem = explain_trouble(error)
+            for stream in self._take_waiting():
+                stream.settle(problem)
+        else:
+            self._connect_waiting(network)
+
+    def _make_network(self) -> Network:
         # Not before: fabric takes a third of a second to import.
         from launcher.transports.ssh_connection import Network
 
-        try:
-            self._network = Network(self._settings)
-        except Unreachable as problem:
-            while not self._waiting.empty():
-                self._waiting.get().settle(problem)
-            return
-        for _ in range(min(self._settings.at_once, self._waiting.qsize())):
-            threading.Thread(target=self._connect_waiting, args=(self._network,), daemon=True).start()
+        return Network(self._settings)
+
+    def _start_others(self, network: Network) -> None:
+        """This thread connects as well, so that none is waited for in vain where no more can be started."""
+        for _ in range(min(self._settings.at_once, self._waiting.qsize()) - 1):
+            try:
+                threading.Thread(target=self._connect_waiting, args=(network,), daemon=True).start()
+            except RuntimeError:
+                return
 
     def _connect_waiting(self, network: Network) -> None:
+        for stream in self._take_waiting():
+            stream.connect(network)
+
+    def _take_waiting(self) -> Iterator[SshStream]:
         while True:
             try:
-                stream = self._waiting.get_nowait()
+                yield self._waiting.get_nowait()
             except queue.Empty:
                 return
-            stream.connect(network)
 
     def leave(self) -> None:
         with self._lock:
@@ -152,6 +167,22 @@ class Dialer:
             network = self._network if self._open == 0 else None
         if network is not None:
             network.close()
+
+
+def explain_trouble(error: BaseException) -> Unreachable:
+    """Whatever goes wrong on the way to a connection, in the words of who can mend it."""
+    if isinstance(error, Unreachable):
+        return error
+    if isinstance(error, ImportError):
+        name = (error.name or "fabric").partition(".")[0]
+        return Unreachable(
+            f"the Python that runs launch cannot import {name}, which SSH needs ({error}); run pip install 'hostmesh' "
+            f"or pip install {name} there"
+        )
+    said = f"connecting failed in an unexpected way: {type(error).__name__}: {error}"
+    if not os.environ.get("HOME"):
+        said += f"; HOME is not set, and user {os.getuid()} may have no entry in /etc/passwd: set HOME and USER"
+    return Unreachable(said)
 
 
 def quote_for_any_shell(command: Sequence[str]) -> str:

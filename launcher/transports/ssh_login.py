@@ -7,6 +7,7 @@ import binascii
 import functools
 import os
 import socket
+import stat
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from launcher.errors import Unreachable
 DEFAULT_FILES = ("~/.ssh/id_ed25519", "~/.ssh/id_ecdsa", "~/.ssh/id_rsa")
 AGENT_SOCKET = "SSH_AUTH_SOCK"
 AGENT_PATIENCE = 20.0
+OPEN_TO_OTHERS = 0o077
 
 
 @dataclass(frozen=True)
@@ -109,7 +111,12 @@ def drop_repeated(candidates: Iterable[Candidate]) -> Iterator[Candidate]:
 
 def read_key_file(file: str) -> Candidate:
     try:
-        return Candidate(file, PKey.from_path(file))
+        key, status = PKey.from_path(file), os.stat(file)
+        if status.st_uid == os.getuid() and status.st_mode & OPEN_TO_OTHERS:  # OpenSSH's own rule
+            mode = stat.S_IMODE(status.st_mode)
+            problem = f"{file} is open to other users (mode {mode:04o}), so it is not used: run chmod 600 {file}"
+            return Candidate(file, problem=problem)
+        return Candidate(file, key)
     except FileNotFoundError:
         return Candidate(file, problem=f"there is no {file}")
     except OSError as error:

@@ -14,7 +14,7 @@ from typing import Any
 from launcher.transports.pipe import end_program
 
 PROXY_PATIENCE = 1.0
-LAST_WORDS = 500
+LAST_WORDS = 64 << 10  # shown are its last lines, once secrets are taken out
 
 
 class Deadline:
