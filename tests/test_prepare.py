@@ -15,7 +15,7 @@ from conftest import await_true, is_alive
 from test_agent import Talk, talk  # noqa: F401  (a fixture)
 
 from launcher import wire
-from launcher.agent import ports
+from launcher.agent import ports, setup
 
 Talking = Callable[..., Talk]
 
@@ -79,12 +79,34 @@ def test_setup_runs_again_when_what_it_made_was_deleted(talk: Talking, home: Pat
     assert not set_up(agent, home, *commands, key="b"), "since it was no product of setup"
 
 
+def test_hosts_that_share_a_workdir_do_not_make_each_other_set_up_again(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ran_on(host: str) -> bool:
+        monkeypatch.setattr(socket, "gethostname", lambda: host)
+        return setup.set_up(["touch made"], "a", str(home / "work"), dict(os.environ), str(home / "output")) > 0
+
+    assert [ran_on(host) for host in ("one", "two", "one", "two")] == [True, True, False, False]
+    shutil.rmtree(home / "work" / ".hostmesh")
+    assert [ran_on(host) for host in ("one", "two", "one", "two")] == [True, True, False, False]
+
+
 def test_a_setup_that_failed_half_way_counts_for_none(talk: Talking, home: Path) -> None:  # noqa: F811
     agent = talk()
     assert set_up(agent, home, "true")
     ask_for_setup(agent, home, "false", key="b")
     agent.hear(wire.Refused)
     assert set_up(agent, home, "true"), "which the other may have spoilt"
+
+
+def test_what_a_setup_made_before_it_failed_is_its_product_too(talk: Talking, home: Path) -> None:  # noqa: F811
+    agent = talk()
+    ask_for_setup(agent, home, "mkdir venv", "false")
+    agent.hear(wire.Refused)
+    assert set_up(agent, home, "test -d venv || mkdir venv")
+    (home / "work" / "venv").rmdir()
+    assert set_up(agent, home, "test -d venv || mkdir venv")
+    assert (home / "work" / "venv").is_dir()
 
 
 def test_a_setup_without_a_workdir_keeps_to_its_stamp(

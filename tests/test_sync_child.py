@@ -164,7 +164,7 @@ def test_a_stop_ends_a_sync_that_waits_for_its_files(talk: Talking, tmp_path: Pa
 
 
 def test_a_file_beyond_the_window_arrives(talk: Talking, tmp_path: Path) -> None:  # noqa: F811
-    tree, agent = big_tree(tmp_path, 3 * FILES.most), talk()
+    tree, agent = big_tree(tmp_path, FILES.most + (4 << 20)), talk()
     agent.channel.send(wire.Sync(str(tmp_path / "work"), tree.encode()))
     wanted = agent.hear(wire.Wanted).numbers
     agent.channel.send_pieces(piece for number in wanted for piece in tree.pieces(number))

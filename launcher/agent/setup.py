@@ -33,20 +33,24 @@ def set_up(commands: List[str], key: str, workdir: Optional[str], env: Dict[str,
         if done.key == key and (workdir is None or (done.token == read_token(folder) and done.made <= before)):
             return 0.0
         began = time.monotonic()
-        _forget(stamp)  # what fails half way has not been done, whatever was before
-        for command in commands:
-            _run(command, folder, env, output)
-        if workdir:
-            after = _list_names(folder)
-            done = Done(key, make_token(folder), frozenset(after - before) | (done.made & after))
-        else:
-            done = Done(key)
-        _write(stamp, json.dumps([done.key, done.token, sorted(done.made)]))
+        done = done._replace(key="")  # what fails or is killed half way has not been done, whatever was before
+        _write_stamp(stamp, done)
+        try:
+            for command in commands:
+                _run(command, folder, env, output)
+            done = done._replace(key=key)
+        finally:
+            if workdir:
+                after = _list_names(folder)
+                made = frozenset(after - before) | (done.made & after)
+                done = done._replace(token=make_token(folder), made=made)
+            _write_stamp(stamp, done)
     return max(time.monotonic() - began, 0.001)
 
 
 class Done(NamedTuple):
-    """A setup that succeeded: a token that its workdir holds as long as it is the same, and what it made at its top."""
+    """What setups did on a host: the key of the last one if it succeeded, a token that its workdir holds as long as it
+    is the same, and what was made at its top."""
 
     key: str = ""
     token: str = ""
@@ -62,11 +66,8 @@ def _read_stamp(stamp: str) -> Done:
         return Done()
 
 
-def _forget(stamp: str) -> None:
-    try:
-        os.unlink(stamp)
-    except FileNotFoundError:
-        pass
+def _write_stamp(stamp: str, done: Done) -> None:
+    _write(stamp, json.dumps([done.key, done.token, sorted(done.made)]))
 
 
 def _list_names(folder: str) -> Set[str]:
