@@ -42,7 +42,7 @@ LOST_PATIENCE = 0.5
 QUIET = 3.0
 COUNT_EVERY = 0.2
 # This share of a lease without a look at the inbox: agents may have given the launcher up.
-LONG_ABSENCE = 0.7
+LONG_ABSENCE = 0.8
 
 
 @dataclass(frozen=True)
@@ -548,7 +548,6 @@ class Supervisor:
         crash = redact_json({**verdicts.NO_CRASH, **detail}, self.secrets.values())
         at = time.time()
         if is_number(there := crash.get("at")):
-            self.clocks[host].note_heard(there, at)
             at, _ = self.clocks[host].bring_here(there, at)
         self.state.crashes[process_id] = to_monotonic(at), crash
         if crash["lost_peer"] or crash["explained"]:  # the process itself does not print it
