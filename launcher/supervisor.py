@@ -260,7 +260,7 @@ class Supervisor:
         self.uncounted = 0.0
         self._connect_patience = CONNECT_PATIENCE + CONNECT_PATIENCE_A_HOST * len(hosts)
         self.gone: set[int] = set()
-        self.saved: set[Path] = set()
+        self.dumped: set[int] = set()
         self.unwritable: set[Path] = set()
         self.looked = count_awake_or_not()
         self.away = self.away_until = 0.0
@@ -438,7 +438,8 @@ class Supervisor:
                 self.logs[event.process_id].close()
                 self.screen.wake()
             case wire.Stacks() if event.process_id not in state.crashes:
-                self._save(self.run_folder.stacks_of(event.process_id), event.data)
+                if self._save(self.run_folder.stacks_of(event.process_id), event.data):
+                    self.dumped.add(event.process_id)
             case wire.Fact():
                 self._note_fact(host, event)
             case wire.Bye():
@@ -553,13 +554,13 @@ class Supervisor:
         if crash["lost_peer"] or crash["explained"]:  # the process itself does not print it
             self._save(self.run_folder.stacks_of(process_id), str(crash["traceback"]).encode())
 
-    def _save(self, path: Path, data: bytes) -> None:
+    def _save(self, path: Path, data: bytes) -> bool:
         """A note for the first file of a folder that cannot be written: a thousand of them would bury the verdict."""
-        if (problem := try_write(path, data)) is None:
-            self.saved.add(path)
-        elif path.parent not in self.unwritable:
+        problem = try_write(path, data)
+        if problem is not None and path.parent not in self.unwritable:
             self.unwritable.add(path.parent)
             self.screen.note(problem)
+        return problem is None
 
     def _hint(self) -> None:
         """Nobody should wonder what a run is waiting for."""
@@ -620,8 +621,9 @@ class Supervisor:
                 break
         if culprit is not None:
             return blame(culprit, self.state)
-        found = sum(path.parent == self.run_folder.stacks for path in self.saved)
-        return verdicts.with_stacks(verdict, found, f"{self.run_folder.stacks}/") if is_stuck and found else verdict
+        if is_stuck and self.dumped:
+            return verdicts.with_stacks(verdict, len(self.dumped), f"{self.run_folder.stacks}/")
+        return verdict
 
     def _close_all(self) -> None:
         patience = {channel: self._patience_with(number) for number, channel in self.channels.items()}
