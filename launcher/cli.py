@@ -26,8 +26,9 @@ EPILOG = """examples:
   launch check --hosts tpu-pod.yaml                  what would keep these hosts from training, and how to mend it
 
 The exit code is 0 only when every process succeeded, else the culprit's (128+n for signal n); 69 when a host was lost,
-75 when the run was preempted and saved, 130 after Ctrl-C, 2 for a bad command line or cluster file. Ctrl-C stops a run
-in order, with time to save for a job that can; a second one stops it at once."""
+75 when the run was preempted and saved, 124 when jax lost a process that still runs, 130 after Ctrl-C, 2 for a bad
+command line or cluster file. Ctrl-C stops a run in order, with time to save for a job that can; a second one stops it
+at once."""
 # Checked here by name, and by value in the job itself: knowing more of it would take importing jax.
 JOB_OPTIONS = {
     "--source": ("SPEC", "what to train on, such as digits:train"),

@@ -48,7 +48,7 @@ LOST_PATIENCE = 0.5
 QUIET = 3.0
 COUNT_EVERY = 0.2
 # This share of a lease without a look at the inbox: agents may have given the launcher up.
-LONG_ABSENCE = 0.7
+LONG_ABSENCE = 0.8
 
 
 @dataclass(frozen=True)
@@ -269,7 +269,7 @@ class Supervisor:
         self.uncounted = 0.0
         self._connect_patience = CONNECT_PATIENCE + CONNECT_PATIENCE_A_HOST * len(hosts)
         self.gone: set[int] = set()
-        self.saved: set[Path] = set()
+        self.dumped: set[int] = set()
         self.unwritable: set[Path] = set()
         self.looked = count_awake_or_not()
         self.away = self.away_until = 0.0
@@ -451,7 +451,8 @@ class Supervisor:
                 self.logs[event.process_id].close()
                 self.screen.wake()
             case wire.Stacks() if event.process_id not in state.crashes:
-                self._save(self.run_folder.stacks_of(event.process_id), event.data)
+                if self._save(self.run_folder.stacks_of(event.process_id), event.data):
+                    self.dumped.add(event.process_id)
             case wire.Fact():
                 self._note_fact(host, event)
             case wire.Bye():
@@ -570,19 +571,18 @@ class Supervisor:
         crash = {**verdicts.NO_CRASH, **detail}
         at = time.time()
         if is_number(there := crash.get("at")):
-            self.clocks[host].note_heard(there, at)
             at, _ = self.clocks[host].bring_here(there, at)
         self.state.crashes[process_id] = to_monotonic(at), crash
         if crash["lost_peer"] or crash["explained"]:  # the process itself does not print it
             self._save(self.run_folder.stacks_of(process_id), str(crash["traceback"]).encode())
 
-    def _save(self, path: Path, data: bytes) -> None:
+    def _save(self, path: Path, data: bytes) -> bool:
         """A note for the first file of a folder that cannot be written: a thousand of them would bury the verdict."""
-        if (problem := try_write(path, data)) is None:
-            self.saved.add(path)
-        elif path.parent not in self.unwritable:
+        problem = try_write(path, data)
+        if problem is not None and path.parent not in self.unwritable:
             self.unwritable.add(path.parent)
             self.screen.note(problem)
+        return problem is None
 
     def _hint(self) -> None:
         """Nobody should wonder what a run is waiting for."""
@@ -641,11 +641,10 @@ class Supervisor:
             channel.send(wire.Stop(stacks))
         began = time.monotonic()
         self._await_ends(began + WIND_UP_PATIENCE)
-        found = sum(path.parent == self.run_folder.stacks for path in self.saved)
         if culprit is not None:
             verdict = blame(culprit, self.state)
-        elif is_stuck and found:
-            verdict = verdicts.with_stacks(verdict, found, f"{self.run_folder.stacks}/")
+        elif is_stuck and self.dumped:
+            verdict = verdicts.with_stacks(verdict, len(self.dumped), f"{self.run_folder.stacks}/")
         self._await_output(verdict, began)
         return verdict
 

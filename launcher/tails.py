@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from launcher import wire
 
@@ -35,8 +36,11 @@ OWN_FRAME = re.compile(
 LIBRARY_FRAME = re.compile(r'  File "[^"]*/(site-packages|dist-packages|lib(64)?/python3[^/"]*)/|  File "<frozen ')
 MOST_FRAMES = 6
 MOST_REASONS = 2
+# Asked at every event of a run's end, of as many tails as there are processes.
+REMEMBERED = 4096
 
 
+@lru_cache(REMEMBERED)
 def was_aborted_by_jax(tail: str) -> bool:
     """Whether an abort is that of a process that lost another one, by what it wrote last.
 
@@ -49,12 +53,12 @@ def was_aborted_by_jax(tail: str) -> bool:
     return is_cut and CURRENT.search(tail) is None and NATIVE_REASON.search(tail) is None
 
 
-def tasks_named_by_jax(text: str) -> set[int]:
+@lru_cache(REMEMBERED)
+def tasks_named_by_jax(text: str) -> frozenset[int]:
     """Those that jax itself says it lost; the leader is process 0."""
-    found = {
-        int(number) for match in NAMED.finditer(text) for number in re.findall(r"(\d+)\s*$", match[1], re.MULTILINE)
-    }
-    return found or ({0} if NO_LEADER.search(text) else set())
+    found = [number for match in NAMED.finditer(text) for number in re.findall(r"(\d+)\s*$", match[1], re.MULTILINE)]
+    leader = ["0"] if NO_LEADER.search(text) else []
+    return frozenset(map(int, found or leader))
 
 
 def lines_worth_showing(tail: str, most: int) -> list[str]:

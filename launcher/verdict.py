@@ -68,7 +68,7 @@ class Failure:
         return lines_worth_showing(self.tail, LAST_LINES)
 
     @property
-    def names(self) -> set[int]:
+    def names(self) -> frozenset[int]:
         """Whom jax told this process it lost."""
         return tasks_named_by_jax(self.tail) | tasks_named_by_jax(str((self.crash or NO_CRASH)["message"]))
 
