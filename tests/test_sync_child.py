@@ -6,13 +6,16 @@ import fcntl
 import os
 import queue
 import random
+import selectors
 import shutil
 import signal
+import socket
 import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,6 +24,7 @@ from test_agent import Talk, oldest_pythons, talk  # noqa: F401  (a fixture)
 
 from launcher import bundle, wire
 from launcher.agent.flow import FILES
+from launcher.agent.prepare import Preparing
 from launcher.channel import Channel, Heard
 from launcher.tree import Tree, read_tree
 
@@ -183,6 +187,21 @@ def test_a_sync_child_that_dies_is_told(talk: Talking, tree: Tree, tmp_path: Pat
     for child in children_of(pid):
         os.kill(child, signal.SIGKILL)
     assert agent.hear(wire.Refused).problem == "sync: the process that does it died"
+
+
+def test_a_sync_that_ended_in_the_same_turn_of_the_loop_is_not_served(tmp_path: Path) -> None:
+    """The selector had its socket ready, and what was handled before it was a refusal."""
+    said: list[Any] = []
+    with selectors.DefaultSelector() as selector:
+        preparing = Preparing(str(tmp_path), selector, said.append, lambda *_: None)
+        ours, theirs = socket.socketpair()
+        preparing.sync = SimpleNamespace(socket=ours, close=ours.close)
+        selector.register(ours, selectors.EVENT_READ, preparing._serve_sync)
+        theirs.close()
+        ((key, _),) = selector.select(10)
+        preparing._refuse("the host is unfit")
+        key.data()
+    assert [type(event) for event in said] == [wire.Refused]
 
 
 def test_a_sync_works_on_the_oldest_python_hosts_may_have(talk: Talking, tree: Tree, tmp_path: Path) -> None:  # noqa: F811

@@ -131,16 +131,18 @@ class Preparing:
             self._watch_sync()
 
     def _serve_sync(self) -> None:
+        if self.sync is None:
+            return  # something else was refused in the same turn of the loop
         for answer in self.sync.serve():
             if isinstance(answer, wire.Refused):
                 self._refuse(answer.problem)
                 return
+            self.send(answer)
             self.usage = self.sync.usage
             if isinstance(answer, wire.Synced):
                 self._end_sync()
-            self.send(answer)
-        if self.sync is not None:
-            self._watch_sync()
+                return
+        self._watch_sync()
 
     def _watch_sync(self) -> None:
         wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if self.sync.has_more else 0)
