@@ -238,7 +238,9 @@ class Screen:
                 self._show_note(text)
                 continue
             self._finished = True
-            rest = "".join(self._prefix(tail, width, tail.cutter.flush()) for tail in self._tails)
+            # Of a log that was muted half a line would come after the verdict.
+            heard = [tail for tail in self._tails if tail.limit == sys.maxsize]
+            rest = "".join(self._prefix(tail, width, tail.cutter.flush()) for tail in heard)
             if rest:
                 self._show(rest)
 

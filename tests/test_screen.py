@@ -446,9 +446,9 @@ def test_a_muted_log_shows_what_came_before_and_no_more(make_log: MakeLog) -> No
     screen = Screen(out, colour=False)
     for label, one in (("0", log), ("1", other)):
         screen.follow(one, label, 0)
-    log.write(b"before\n")
+    log.write(b"before\nhalf a li")
     screen.mute(log)
-    log.write(b"after\n")
+    log.write(b"ne\nafter\n")
     other.write(b"heard\n")
     assert screen.finish(PATIENCE)
     assert sorted(out.getvalue().splitlines()) == ["[0] before", "[1] heard"]
