@@ -57,10 +57,10 @@ def _work_and_leave(agent: int, work: Callable[[], Any], write: int) -> None:
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD):
             signal.signal(number, signal.SIG_DFL)
-        nothing = os.open(os.devnull, os.O_RDWR)
-        for fd in (0, 1, 2):
-            os.dup2(nothing, fd)
         try:
+            nothing = os.open(os.devnull, os.O_RDWR)
+            for fd in (0, 1, 2):
+                os.dup2(nothing, fd)
             answer = {"result": work()}
         except Exception as error:
             answer = {"problem": str(error) or type(error).__name__, "said": getattr(error, "said", "")}
