@@ -77,6 +77,7 @@ class Channel:
         self._room = threading.Semaphore(UNHANDLED)
         self._unacknowledged = 0
         self._errors = b""
+        self._decoder = wire.Decoder(after_magic=True)
         self._errors_reader = self._start(self._read_errors)
         self._start(self._read)
         self._start(self._write)
@@ -99,6 +100,11 @@ class Channel:
             self._inbox.put(Ended(self.host, (), str(error)))
         except BaseException as error:
             self._inbox.put(Ended(self.host, (f"its stream failed: {type(error).__name__}: {error}",)))
+
+    @property
+    def said(self) -> tuple[str, str]:
+        """What the host has printed so far that is no word of an agent."""
+        return self._decoder.noise.decode(errors="replace"), self._errors.decode(errors="replace")
 
     @property
     def is_open(self) -> bool:
@@ -162,7 +168,7 @@ class Channel:
             return wire.encode(wire.Beat())
 
     def _read(self) -> None:
-        decoder = wire.Decoder(after_magic=True)
+        decoder = self._decoder
         problem = ""
         try:
             while data := self._stream.read():
@@ -177,8 +183,7 @@ class Channel:
             problem = str(error)
         if self._errors_reader.ident is not None:
             self._errors_reader.join(0.5)
-        said = decoder.noise.decode(errors="replace"), self._errors.decode(errors="replace"), problem
-        self._inbox.put(Ended(self.host, said))
+        self._inbox.put(Ended(self.host, (*self.said, problem)))
 
     def _read_errors(self) -> None:
         try:

@@ -25,10 +25,12 @@ from launcher.launch import allow_open_files
 from launcher.look import measure_offset
 from launcher.plan import Plan, make_plan
 from launcher.preflight import Finding, Look, draw_table, judge
-from launcher.preparation import default_python, explain_no_agent, last_lines
+from launcher.preparation import default_python, last_lines
 from launcher.program import read_code
 from launcher.redact import redact_json, redact_text
+from launcher.remedies import explain_no_agent, find_remedies
 from launcher.run import new_run_id
+from launcher.screen import LineCutter
 from launcher.transports import CLOSE_PATIENCE, open_streams
 
 # A Python on a slow disk may take a minute to answer.
@@ -51,10 +53,15 @@ def check_hosts(cluster: Cluster, as_json: bool, runs: Path, timeout: float) -> 
         checker.close()
     findings = judge(dataclasses.replace(look, code=code))
     rows = redact_json(as_rows(findings, look), hidden)
-    print(json.dumps(rows, indent=2) if as_json else redact_text(draw_table(look.hosts, findings), hidden))
+    print(json.dumps(rows, indent=2) if as_json else clean(redact_text(draw_table(look.hosts, findings), hidden)))
     if look.unreachable:
         return EXIT_HOST_LOST
     return 1 if any(finding.level == "failure" for finding in findings) else 0
+
+
+def clean(text: str) -> str:
+    """Of what would garble a terminal: hosts are quoted in it."""
+    return "\n".join(LineCutter(colour=False).feed(text.encode("utf-8", "replace") + b"\n"))
 
 
 def as_rows(findings: Sequence[Finding], look: Look) -> list[dict[str, Any]]:
@@ -123,7 +130,9 @@ class Checker:
             if seconds > self._timeout:
                 self._give_up(host, f"within {self._timeout:g} s; --timeout gives it longer")
             elif seconds > HELLO_PATIENCE and self._channels[host].is_open and host not in self._asked:
-                self._lose(host, f"its agent has not answered within {HELLO_PATIENCE:g} s")
+                said = redact_arrival(Ended(host, self._channels[host].said), self._hidden).text
+                why = f"has been silent for {HELLO_PATIENCE:g} s"
+                self._lose(host, explain_no_agent(why, said, self._plan.cluster.agent_python))
 
     def _give_up(self, host: int, limit: str) -> None:
         if host in self._facts:
@@ -164,7 +173,8 @@ class Checker:
                 self._coordinator.note_reached(host, event.problems)
                 self._ports[host] = None
             case wire.Refused():
-                self._ports[host] = "\n".join([event.problem, *last_lines(event.said)])
+                problem = "\n".join([event.problem, *last_lines(event.said)])
+                self._ports[host] = "\n".join([problem, *find_remedies(problem)])
                 self._facts.setdefault(host, {})
 
     def _greet(self, host: int, hello: wire.Hello) -> None:

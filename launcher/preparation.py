@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -111,6 +110,9 @@ class Preparation:
                 self.readiness.unsendable = self.readiness.unsendable or event.problem
 
     def refuse(self, host: int, problem: str) -> None:
+        from launcher.remedies import find_remedies
+
+        problem = "\n".join([problem, *find_remedies(problem)])
         self.readiness.refused_at = self.readiness.refused_at or time.monotonic()
         self.readiness.refused.setdefault(host, []).append(problem)
         if host in self._waiting:
@@ -335,14 +337,3 @@ def default_python(transport: str) -> str:
 
 def last_lines(said: str) -> list[str]:
     return ["  " + line.rstrip() for line in said.splitlines() if line.strip()][-LAST_LINES:]
-
-
-def explain_no_agent(why: str, said: str, python: str | None) -> str:
-    """What a host without an agent said, in the words of who can mend it."""
-    name = python or "python3"
-    said = "\n".join(said.splitlines()[-LAST_LINES:])
-    if re.search(rf"{re.escape(name)}\W{{0,3}} (command )?(not found|No such file)", said):
-        return (
-            f"found no {name} for the agent; install Python 3.9 or newer there, or name one with agent_python\n{said}"
-        )
-    return f"its agent did not start: {said or why}"

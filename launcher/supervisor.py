@@ -19,7 +19,7 @@ from launcher.clocks import Clock, same_clock
 from launcher.events import EventLog
 from launcher.logs import ProcessLog
 from launcher.plan import Plan
-from launcher.preparation import Preparation, Readiness, explain_no_agent
+from launcher.preparation import Preparation, Readiness
 from launcher.run import Run, try_write
 from launcher.screen import Screen
 from launcher.transports import CLOSE_PATIENCE
@@ -389,10 +389,12 @@ class Supervisor:
         greeted = self.state.readiness.greeted
         for number, channel in self.channels.items():
             if channel.is_open:  # a transport that is still connecting has a limit of its own
-                self.silences[number].count(channel.chunks, seconds)
+                # Before its hello a host may print what it likes: it is no sign of an agent.
+                self.silences[number].count(channel.chunks if number in greeted else 0, seconds)
             patience = self.plan.cluster.lease if number in greeted else self._connect_patience
             if number not in self.gone and self.silences[number].seconds > patience:
-                self._lose(number, f"has been silent for {patience:g} s", "")
+                said = "" if number in greeted else redact_arrival(Ended(number, channel.said), self.hidden).text
+                self._lose(number, f"has been silent for {patience:g} s", said)
         self.state.quiet = any(self.silences[number].seconds > QUIET for number in greeted - self.gone)
 
     def _note_interrupt(self, number: int) -> None:
@@ -419,13 +421,17 @@ class Supervisor:
     def _lose(self, host: int, why: str, said: str) -> None:
         if host in self.gone or self._lose_by_absence(host):
             return
+        from launcher.remedies import explain_no_agent, find_remedies
+
         if host not in self.state.readiness.greeted:
             self._give_up(host, explain_no_agent(why, said, self.plan.cluster.agent_python))
             return
         self.gone.add(host)
         self.lost.add(host)
         address = self.state.hosts[host]
-        self.state.lost.append(verdicts.host_lost(address, why, said, self.state.logs))
+        self.state.lost.append(
+            verdicts.host_lost(address, why, "\n".join([said, *find_remedies(said)]), self.state.logs)
+        )
         self.events.add("host lost", host=address, why=why)
 
     def _give_up(self, host: int, problem: str) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Launch, Script, Start
+from conftest import LAUNCH, Launch, Script, Start
 
 from launcher import wire
 from launcher.arriving import redact_arrival
@@ -199,12 +199,15 @@ def test_last_words_that_begin_in_a_secret(launch: Launch, script: Script, tmp_p
     assert_nothing_leaks(told)
 
 
+@pytest.mark.parametrize("last", ["", "exec sleep 1000"])
 @pytest.mark.parametrize("command", [["--hosts"], ["check", "--hosts"]])
 def test_an_agent_that_does_not_start_and_prints_a_secret(
-    launch: Launch, script: Script, tmp_path: Path, command: list[str]
+    launch: Launch, script: Script, tmp_path: Path, command: list[str], last: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    impatient = "import launcher.supervisor as s, launcher.check as c; s.CONNECT_PATIENCE = c.HELLO_PATIENCE = 2.0; "
+    monkeypatch.setattr("conftest.LAUNCH", [*LAUNCH[:-1], impatient + LAUNCH[-1]])
     words = f"{echo('TOKEN', 'KEY')}; head -c 8100 /dev/zero | tr '\\0' z"
-    script(f"#!/bin/sh\n{words}\n{{ {words}; }} >&2\n", "agent")
+    script(f"#!/bin/sh\n{words}\n{{ {words}; }} >&2\n{last}\n", "agent")
     (tmp_path / "agent").chmod(0o755)
     file = write_cluster(tmp_path, agent_python=str(tmp_path / "agent"))
     code, text = run_with_secrets(launch, tmp_path, *command, file, *([] if "check" in command else [script("pass")]))

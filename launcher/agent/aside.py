@@ -54,8 +54,8 @@ class Aside:
 
 def _work_and_leave(agent: int, work: Callable[[], Any], write: int) -> None:
     try:
-        part_from(agent)
         try:
+            part_from(agent)
             answer = {"result": work()}
         except Exception as error:
             answer = {"problem": str(error) or type(error).__name__}

@@ -33,7 +33,17 @@ def become_agent() -> None:
     sys.path.insert(0, os.path.join(folder, "agent"))
     from launcher.agent.main import main
 
-    main(folder)
+    try:
+        main(folder)
+    except OSError as error:  # it could not even begin; else its guardian cleans up
+        sys.stderr.write(f"cannot start the agent: {error}\n")
+        sys.stderr.flush()
+        try:
+            import shutil
+
+            shutil.rmtree(folder, ignore_errors=True)
+        finally:
+            os._exit(1)
 
 
 def hold(folder: str) -> None:
