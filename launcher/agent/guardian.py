@@ -38,32 +38,33 @@ def guard(mark: str, folder: str) -> Guardian:
     guardian = os.getpid()
     adopt_orphans()
     heard, pulse = os.pipe()
+    woken, waker = os.pipe()
     agent = os.fork()
     if agent == 0:
-        os.close(heard)
+        for fd in (heard, woken, waker):
+            os.close(fd)
         os.setsid()
         die_with_parent(guardian, signal.SIGTERM)
         adopt_orphans()
         return Guardian(guardian, pulse)
     os.close(pulse)
     _let_go_of_the_stream()
-    _await_end(agent, heard, folder)
+    for fd in (heard, woken, waker):
+        os.set_blocking(fd, False)
+    signal.set_wakeup_fd(waker)
+    _await_end(agent, heard, woken, folder)
     kill_all(mark, spare=set())
     remove(folder)
     os._exit(0)
 
 
-def _await_end(agent: int, heard: int, folder: str) -> None:
+def _await_end(agent: int, heard: int, woken: int, folder: str) -> None:
     """Of the agent, which is killed when somebody asks for it, or when it has been silent for longer than its lease: a
     stopped agent could not end its processes."""
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: os.kill(agent, signal.SIGKILL))
-    woken, waker = os.pipe()
-    for fd in (heard, woken, waker):
-        os.set_blocking(fd, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
-    signal.set_wakeup_fd(waker)
     _sweep(folder)
     silence, limit = 0.0, FIRST_LIMIT
     while not _has_ended(agent):
@@ -104,10 +105,14 @@ def _let_go_of_the_stream() -> None:
 
 
 def _sweep(folder: str) -> None:
-    # Not before: the agent's start would wait for the import.
-    from launcher.agent.stale import sweep_aside
+    """Of no use to this run: whatever goes wrong with it must not end the guardian."""
+    try:
+        # Not before: the agent's start would wait for the import.
+        from launcher.agent.stale import sweep_aside
 
-    sweep_aside(folder)
+        sweep_aside(folder)
+    except Exception:
+        pass
 
 
 def remove(folder: str) -> None:
