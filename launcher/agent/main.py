@@ -150,8 +150,8 @@ class Agent:
         while not self.leave:
             self._watch_streams()
             for key, _ in self.selector.select(self._pause()):
-                # What came before it in this round may have dealt with it.
-                if self.selector.get_map().get(key.fileobj) is key:
+                # What came before it in this round may have dealt with it, and closed it.
+                if self.selector.get_map().get(key.fd) is key:
                     key.data()
             self._obey_some()
             self._forward_output()
