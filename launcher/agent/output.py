@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 
 from launcher.agent.linux import enlarge_pipe, forget_beginning
+from launcher.wire import TAIL_LENGTH
 
 PIPE_SIZE = 1 << 20
 CHUNK = 64 << 10
 READS_AT_ONCE = 16
-# What a verdict may quote; as much as `last` gives.
-LAST_SIZE = 8 << 10
 KEEP_SENT = 1 << 20
 FORGET_EVERY = 16 << 20
 
@@ -50,7 +49,7 @@ class Output:
         self.has_more = True
 
     def add(self, data: bytes) -> None:
-        self._last = (self._last + data)[-LAST_SIZE:]
+        self._last = (self._last + data)[-TAIL_LENGTH:]
         rest = memoryview(data)
         try:
             while rest:
@@ -77,6 +76,7 @@ class Output:
         return data
 
     def last(self) -> bytes:
+        """What a verdict may quote: at most the last `TAIL_LENGTH` bytes."""
         self.collect()
         return self._last
 
