@@ -1,7 +1,7 @@
 """Who is blamed when one of 4 processes ends a loop of collectives, in every way a process can end; and how soon.
 
 Each case is run `--repeats` times: on this machine, and over SSH with four hosts that are one local sshd. A verdict is
-right when it names the process that ended first and how it did. Seconds are from the fault to the launcher's exit.
+right when it names the process that ended first and how it did. Seconds are from the fault to the verdict, all stopped.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ def main() -> None:
     parser.add_argument("--ways", nargs="+", default=["local", "ssh"], choices=["local", "cold", "ssh"])
     parser.add_argument("--show", action="store_true", help="print every verdict, not only the wrong ones")
     options = parser.parse_args()
-    print("right verdicts, and seconds from the fault to the launcher's exit (median, most)")
+    print("right verdicts, and seconds from the fault to the verdict, all stopped (median, most)")
     with tempfile.TemporaryDirectory(prefix="culprits-") as name, ways(Path(name), options.ways) as how:
         for way in options.ways:
             for label in options.cases:
