@@ -1,0 +1,172 @@
+"""This checkout beside another one: starting, failing, printing and syncing, in turn, as ratios within a round.
+
+`side_by_side.py BASE`, where BASE is a checkout of the commit before (`git worktree add BASE COMMIT`). Both run under
+this Python. A ratio is this checkout's number divided by that of BASE in the same round; told are the median of the
+ratios and their middle half.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(HERE / "tests"), str(HERE)]
+
+from sshd import Sshd  # noqa: E402
+
+LAUNCH = [sys.executable, "-P", "-c", "from launcher.cli import main; main()"]
+PATIENCE = 300
+FILES = 2000
+MEETING = """
+import jax, os, signal, sys, time
+from jax.experimental import multihost_utils
+jax.distributed.initialize()
+multihost_utils.sync_global_devices("up")
+"""
+KILLED = (
+    MEETING
+    + """
+for k in range(50): multihost_utils.sync_global_devices(str(k))
+if jax.process_index() == 2:
+    open("killed_at", "w").write(str(time.time()))
+    os.kill(os.getpid(), signal.SIGKILL)
+multihost_utils.sync_global_devices("end")
+"""
+)
+FLOOD = 'import sys\nfor _ in range(300): sys.stdout.write(("x" * 99 + "\\n") * 10_000)\n'
+
+# From a checkout and a folder of its own to a number of seconds.
+Measure = Callable[[Path, Path], float]
+
+
+def launch(checkout: Path, folder: Path, *args: str, code: int = 0) -> list[dict[str, object]]:
+    """Its events."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("HOSTMESH_", "JAX_", "XLA_"))}
+    done = subprocess.run(
+        [*LAUNCH, "--json", *args],
+        cwd=folder,
+        env={**env, "PYTHONPATH": str(checkout)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=PATIENCE,
+    )
+    if done.returncode != code:
+        raise SystemExit(f"{checkout}: exit code {done.returncode}, wanted {code}\n{done.stderr.decode()[-2000:]}")
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def time_start(count: int, *options: str, checkout: Path, folder: Path) -> float:
+    (folder / "job.py").write_text(MEETING)
+    began = time.monotonic()
+    launch(checkout, folder, "--local", str(count), *options, "job.py")
+    return time.monotonic() - began
+
+
+def time_verdict(checkout: Path, folder: Path) -> float:
+    (folder / "job.py").write_text(KILLED)
+    launch(checkout, folder, "--local", "4", "job.py", code=137)
+    return time.time() - float((folder / "killed_at").read_text())
+
+
+def time_flood(checkout: Path, folder: Path) -> float:
+    (folder / "job.py").write_text(FLOOD)
+    began = time.monotonic()
+    launch(checkout, folder, "--local", "1", "--cold", "job.py")
+    return time.monotonic() - began
+
+
+def time_sync(cluster: Path, again: bool, checkout: Path, folder: Path) -> float:
+    """From the hello of the host to its synced."""
+    job = folder / "code"
+    if not again:
+        shutil.rmtree(folder, ignore_errors=True)
+        make_tree(job)
+    settings = json.loads(cluster.read_text())
+    (folder / "c.yaml").write_text(json.dumps({**settings, "workdir": str(folder / "work"), "sync": {"from": "code"}}))
+    times = {
+        str(event["event"]): float(str(event["time"]))
+        for event in launch(checkout, folder, "--hosts", "c.yaml", "--", "true")
+    }
+    return times["host synced"] - times["host connected"]
+
+
+def make_tree(folder: Path) -> None:
+    for number in range(FILES):
+        path = folder / f"package_{number % 40}" / f"module_{number}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"# module {number}\n" + "x = 1\n" * (number % 300))
+
+
+@contextmanager
+def host_over_ssh(folder: Path) -> Iterator[Path]:
+    """A cluster file of one host, which is a local sshd."""
+    server = Sshd(folder / "server")
+    ssh = {
+        "config": str(folder / "none"),
+        "known_hosts": str(server.known_hosts),
+        "identity_files": str(server.identity),
+    }
+    (folder / "none").touch()
+    cluster = folder / "ssh.yaml"
+    hosts = [{"address": "127.0.0.1", "port": server.port, "user": server.user}]
+    cluster.write_text(json.dumps({"hosts": hosts, "ssh": ssh, "agent_python": sys.executable}))
+    try:
+        yield cluster
+    finally:
+        server.close()
+
+
+def compare(name: str, measure: Measure, checkouts: list[Path], folder: Path, rounds: int) -> None:
+    ratios, base, own = [], [], []
+    for number in range(rounds):
+        found = {}
+        for checkout in checkouts if number % 2 else checkouts[::-1]:
+            place = folder / ("own" if checkout == HERE else "base")
+            place.mkdir(exist_ok=True)
+            found[checkout] = measure(checkout, place)
+        base.append(found[checkouts[0]])
+        own.append(found[HERE])
+        ratios.append(own[-1] / base[-1])
+    low, middle, high = statistics.quantiles(ratios, n=4)
+    medians = f"{statistics.median(base):7.3f} s  {statistics.median(own):7.3f} s"
+    print(f"{name:<22} {medians}   {middle:5.2f} ({low:.2f} to {high:.2f})", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("base", type=Path, help="a checkout of the commit before")
+    parser.add_argument("--rounds", type=int, default=11)
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="those measures whose names begin so")
+    options = parser.parse_args()
+    checkouts = [options.base.resolve(), HERE]
+    with tempfile.TemporaryDirectory(prefix="side-by-side-") as name, host_over_ssh(Path(name)) as cluster:
+        measures: dict[str, Measure] = {
+            "start 2": lambda c, f: time_start(2, checkout=c, folder=f),
+            "start 4": lambda c, f: time_start(4, checkout=c, folder=f),
+            "start 8": lambda c, f: time_start(8, checkout=c, folder=f),
+            "start 4 cold": lambda c, f: time_start(4, "--cold", checkout=c, folder=f),
+            "kill to exit": time_verdict,
+            "300 MB of output": time_flood,
+            "first sync over SSH": partial(time_sync, cluster, False),
+            "second sync over SSH": partial(time_sync, cluster, True),
+        }
+        print(f"{'':<22} {'base':>9}  {'this':>9}   ratio of a round, median (middle half)")
+        for label, measure in measures.items():
+            if not options.only or label.startswith(tuple(options.only)):
+                compare(label, measure, checkouts, Path(name), options.rounds)
+
+
+if __name__ == "__main__":
+    main()
