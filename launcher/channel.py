@@ -102,9 +102,9 @@ class Channel:
             self._inbox.put(Ended(self.host, (f"its stream failed: {type(error).__name__}: {error}",)))
 
     @property
-    def said(self) -> tuple[str, str]:
+    def said(self) -> tuple[str, ...]:
         """What the host has printed so far that is no word of an agent."""
-        return self._decoder.noise.decode(errors="replace"), self._errors.decode(errors="replace")
+        return tuple(part.decode(errors="replace") for part in (*self._decoder.noise, self._errors))
 
     @property
     def is_open(self) -> bool:

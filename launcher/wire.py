@@ -16,6 +16,7 @@ LONGEST_PART = 64 << 20
 LONGEST_NOISE = 1 << 20
 # As much as an agent sends of what a process wrote last.
 TAIL_LENGTH = 16 << 10
+HEAD_LENGTH = 4 << 10
 
 
 class WireError(Exception):
@@ -273,7 +274,7 @@ class Decoder:
     """Bytes in, messages out, however the bytes are cut."""
 
     def __init__(self, after_magic: bool = False) -> None:
-        self.noise = b""
+        self.noise: Tuple[bytes, ...] = ()
         self._waiting_for_magic = after_magic
         self._buffer = bytearray()
 
@@ -289,7 +290,7 @@ class Decoder:
     def _skip_noise(self) -> bool:
         start = self._buffer.find(MAGIC)
         if start < 0:
-            self.noise = bytes(self._buffer[-TAIL_LENGTH:])
+            self.noise = _keep_ends(self._buffer)
             if len(self._buffer) > LONGEST_NOISE:
                 raise WireError("the host printed 1 MiB and no agent answered")
             return False
@@ -310,6 +311,13 @@ class Decoder:
         head, data = bytes(self._buffer[LENGTHS.size : middle]), bytes(self._buffer[middle:end])
         del self._buffer[:end]
         return head, data
+
+
+def _keep_ends(noise: bytearray) -> Tuple[bytes, ...]:
+    """Its beginning and its end: one tells what was printed at all, the other what went wrong."""
+    if len(noise) <= HEAD_LENGTH + TAIL_LENGTH:
+        return (bytes(noise),)
+    return bytes(noise[:HEAD_LENGTH]), bytes(noise[-TAIL_LENGTH:])
 
 
 def _parse(head: bytes, data: bytes) -> Any:

@@ -36,7 +36,7 @@ def leaks(text: str, secret: str) -> list[str]:
 def test_a_secret_across_a_cut_is_taken_out_wherever_the_cut_is(quote: Any, secret: str) -> None:
     shown = quote(secret)
     filler = "x" * SHORTEST_CUT
-    for cut in range(1, len(shown)):
+    for cut in range(1, len(shown), 1 if secret is TOKEN else 7):
         for text in (filler + shown[:cut], shown[cut:] + filler):
             assert leaks(redact_cut_json(text, [secret]), secret) == [], cut
             assert leaks(redact_cut_bytes(text.encode(), [secret]).decode(), secret) == [], cut

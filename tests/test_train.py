@@ -195,7 +195,7 @@ def test_labels_that_are_no_class_do_not_train_silently(launch: Launch, tmp_path
 
 def test_it_runs_without_launch_too(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "worker"]
-    options: Any = {"cwd": tmp_path, "env": clean_env(), "capture_output": True, "text": True, "timeout": 60}
+    options: Any = {"cwd": tmp_path, "env": clean_env(), "capture_output": True, "text": True, "timeout": 110}
     done = subprocess.run([*command, "--steps", "5"], **options)
     assert done.returncode == 0 and "trained 5 steps" in done.stdout, done.stderr
     wrong = subprocess.run([*command, "--mesh", "data"], **options)

@@ -19,7 +19,7 @@ class Limits(NamedTuple):
 
 
 # What processes print, on its way to the launcher: a verdict may be behind it.
-OUTPUT = Limits(first=256 << 10, least=32 << 10, most=8 << 20, quick=0.1, slow=0.3)
+OUTPUT = Limits(first=256 << 10, least=32 << 10, most=2 << 20, quick=0.1, slow=0.3)
 # Files on their way to a host, each in chunks of up to a mebibyte.
 FILES = Limits(first=1 << 20, least=1 << 20, most=8 << 20, quick=0.5, slow=1.0)
 
