@@ -294,19 +294,22 @@ def test_more_than_a_pipe_holds_does_not_hold_a_process_up_whose_agent_is_stoppe
 
 
 def test_output_that_finds_no_room_on_its_host_is_told(start: Start, script: Script) -> None:
-    """A limit on the agent's files stands in for a full disk under its temporary folder."""
+    """A limit on the agent's files stands in for a full disk under its temporary folder; the launcher is away."""
     name = script(
-        "import os, time\nwhile not os.path.exists('go'): time.sleep(0.01)\nfor _ in range(9000): print('x' * 99)\n"
-        "print('the end')\n"
+        "import os, time\nwhile not os.path.exists('go'): time.sleep(0.01)\nfor _ in range(90000): print('x' * 99)\n"
+        "open('printed', 'w').close()\n"
     )
     run = start("--local", "1", "--cold", name)
     agent = run.await_event("host connected")["agent_pid"]
     run.await_event("process started")
     resource.prlimit(agent, resource.RLIMIT_FSIZE, (300_000, 300_000))
+    run.launcher.send_signal(signal.SIGSTOP)
     (run.folder / "go").touch()
+    await_true((run.folder / "printed").exists, 8, "a process that prints on")
+    run.launcher.send_signal(signal.SIGCONT)
     assert run.wait() == 0
     lost = run.await_event("dropped")["detail"]["bytes"]
-    assert lost == 900_008 - 300_000
+    assert 0 < lost == 9_000_000 - len(run.log(0))
     assert f"launch: {lost:,} bytes that process 0 printed were lost" in run.stderr
 
 

@@ -33,7 +33,8 @@ OBEY_PATIENCE = 0.2
 OUTBOX_FULL = 512 << 10
 STACKS_PATIENCE = 0.5
 KILL_PATIENCE = 5.0
-KILL_REST_EVERY = 0.1
+# The processes themselves are given a moment to be gone: most leave nothing behind.
+KILL_REST_EVERY = 0.05
 # More than the socket holds: whoever sends without end cannot keep the agent from its other duties.
 FACTS_AT_ONCE = 1000
 # Deeper ones would end whoever walks through them.
@@ -182,21 +183,22 @@ class Agent:
 
     def _end_stop(self, now: float) -> None:
         """Until everybody has ended and all is sent; or somebody does not end, and waiting longer would not help."""
-        if now - self.killed_at > KILL_REST_EVERY:
-            self._kill_rest()
         processes = self.processes.values()
-        is_stuck = self._is_overdue(now) and any(process.alive for process in processes)
-        if is_stuck or (self.preparing.all_is_sent and all(process.drained for process in processes)):
+        if self.preparing.all_is_sent and all(process.drained for process in processes):
             self._say_bye()
+        elif now - self.stopped_at > KILL_PATIENCE:
+            if any(process.alive for process in processes):
+                self._say_bye()
+            for output, _ in self._list_outputs():
+                output.close()  # whoever writes to it cannot be killed; what has been read so far is sent
+        elif now - self.killed_at > KILL_REST_EVERY:
+            self._kill_rest()
 
     def _kill_rest(self) -> None:
-        """What the processes left behind may print without end, and hold its output open."""
+        """What the processes left behind may print without end, and hold their output open."""
         self.killed_at = time.monotonic()
         spare = {self.guardian.pid, self.nursery.pid if self.nursery is not None else self.guardian.pid}
         hunt.kill_once(os.environ[hunt.MARK], spare)
-
-    def _is_overdue(self, now: float) -> bool:
-        return self.stopping and now - self.stopped_at > KILL_PATIENCE
 
     # The stream.
 
@@ -437,14 +439,12 @@ class Agent:
     def _forward_output(self) -> None:
         """A chunk of each program in turn, so that a chatty one holds no other up, until the link has enough to do.
 
-        Collecting goes on whatever the link does: a program must not wait for it.
+        What the link does not take is collected all the same: a program must not wait for it.
         """
         sources = self._list_outputs()
         if self.nursery_output is not None:
-            self.nursery_output.collect_last()
-        if not self._is_overdue(time.monotonic()):
-            for output, _ in sources:
-                output.collect()
+            while self.nursery_output.read():
+                pass  # its last words are kept, the rest goes to nobody
         while sources and len(self.outbox) < OUTBOX_FULL and self.window.room:
             for source in list(sources):
                 output, make_message = source
@@ -453,7 +453,9 @@ class Agent:
                     self.window.note_sent(len(data))
                 else:
                     sources.remove(source)
-        self.behind = any(output.has_more for output, _ in self._list_outputs())
+        for output, _ in sources:
+            output.collect()
+        self.behind = any(output.has_more for output, _ in sources)
         self._note_drained()
 
     def _list_outputs(self) -> List[Tuple[Output, Callable[[bytes], Any]]]:
@@ -469,12 +471,10 @@ class Agent:
 
     def _note_drained(self) -> None:
         """What an ended process left behind may still print; until the run ends this is followed as well."""
-        overdue = self._is_overdue(time.monotonic())
         for process in self.processes.values():
             output = process.output
-            if process.drained or process.code is None or not output.is_sent:
-                continue
-            if overdue or not (output.has_more or output.has_writer):
+            is_over = process.code is not None and output.is_sent and not (output.has_more or output.has_writer)
+            if is_over and not process.drained:
                 process.drained = True
                 if process.dropped_facts or output.dropped:
                     detail = {"facts": process.dropped_facts, "bytes": output.dropped}
@@ -516,7 +516,7 @@ class Agent:
             if data := process.read_stacks():
                 self._send(wire.Stacks(process.process_id, data))
             process.signal(signal.SIGKILL)
-        self._kill_rest()
+        self.killed_at = time.monotonic()
 
     def _say_bye(self) -> None:
         survivors = hunt.kill_all(os.environ[hunt.MARK], spare={self.guardian.pid})

@@ -17,8 +17,8 @@ FORGET_EVERY = 16 << 20
 class Output:
     """The program opens `path`, a named pipe, as its stdout and stderr.
 
-    Were it a regular file, `echo w > /dev/stderr` in the program would truncate it. The agent empties the pipe into a
-    file of its own, whether the launcher keeps up or not, so a slow link never holds the program up.
+    Were it a regular file, `echo w > /dev/stderr` in the program would truncate it. What the launcher does not take at
+    once the agent moves from the pipe to a file of its own, so a slow link never holds the program up.
     """
 
     def __init__(self, path: str) -> None:
@@ -27,29 +27,29 @@ class Output:
         self._pipe = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
         enlarge_pipe(self._pipe, PIPE_SIZE)
         self._spool = os.open(f"{path}.spool", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
-        self._size = self._sent = self._forgotten = 0
+        self._size = self._sent = self._forgotten = 0  # of the spool
         self._last = b""
         self.dropped = 0  # bytes that found no room on this host's disk
-        self.has_more = False  # the last collect() stopped at its bound
+        self.has_more = False  # the pipe may hold more than was taken from it
         self.has_writer = True  # somebody still has the pipe open
 
+    def read(self, most: int = CHUNK) -> bytes:
+        """The next chunk, empty when the reader has caught up."""
+        if self._sent < self._size:
+            return self._read_spool(most)
+        data = self._read_pipe(most)
+        self._keep_last(data)
+        return data
+
     def collect(self) -> None:
-        """Empty the pipe into the spool; after a bound the other programs get their turn."""
-        self.has_more = False
+        """Move what the pipe holds to the spool; after a bound the other programs get their turn."""
         for _ in range(READS_AT_ONCE):
-            try:
-                data = os.read(self._pipe, CHUNK)
-            except BlockingIOError:
-                self.has_writer = True
-                return
-            self.has_writer = bool(data)
-            if not data:
+            if not (data := self._read_pipe(CHUNK)):
                 return
             self.add(data)
-        self.has_more = True
 
     def add(self, data: bytes) -> None:
-        self._last = (self._last + data)[-TAIL_LENGTH:]
+        self._keep_last(data)
         rest = memoryview(data)
         try:
             while rest:
@@ -59,14 +59,36 @@ class Output:
         except OSError:
             self.dropped += len(rest)
 
+    def last(self) -> bytes:
+        """What a verdict may quote: at most the last `TAIL_LENGTH` bytes."""
+        self.collect()
+        return self._last
+
     @property
     def is_sent(self) -> bool:
+        """All that was taken from the pipe has been read."""
         return self._sent == self._size
 
-    def read(self, most: int = CHUNK) -> bytes:
-        """The next chunk of the spool, empty when the reader has caught up."""
-        if self.is_sent:
+    def close(self) -> None:
+        """Nothing more is taken from the pipe, whoever still writes to it."""
+        if self._pipe >= 0:
+            os.close(self._pipe)
+        self._pipe = -1
+        self.has_more = self.has_writer = False
+
+    def _read_pipe(self, most: int) -> bytes:
+        if self._pipe < 0:
             return b""
+        try:
+            data = os.read(self._pipe, min(most, CHUNK))
+            self.has_writer = bool(data)
+        except BlockingIOError:
+            data = b""
+            self.has_writer = True
+        self.has_more = bool(data)
+        return data
+
+    def _read_spool(self, most: int) -> bytes:
         data = os.pread(self._spool, min(most, CHUNK), self._sent)
         self._sent += len(data)
         if self._sent - self._forgotten > FORGET_EVERY:
@@ -75,13 +97,5 @@ class Output:
             forget_beginning(self._spool, self._sent - KEEP_SENT)
         return data
 
-    def last(self) -> bytes:
-        """What a verdict may quote: at most the last `TAIL_LENGTH` bytes."""
-        self.collect()
-        return self._last
-
-    def collect_last(self) -> None:
-        """For output that goes to nobody unless something is wrong."""
-        self.collect()
-        while self.read():
-            pass
+    def _keep_last(self, data: bytes) -> None:
+        self._last = data[-TAIL_LENGTH:] if len(data) >= TAIL_LENGTH else (self._last + data)[-TAIL_LENGTH:]
