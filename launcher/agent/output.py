@@ -8,7 +8,7 @@ from launcher.agent.linux import enlarge_pipe, forget_beginning
 from launcher.wire import TAIL_LENGTH
 
 PIPE_SIZE = 1 << 20
-CHUNK = 64 << 10
+CHUNK = 256 << 10
 READS_AT_ONCE = 16
 KEEP_SENT = 1 << 20
 FORGET_EVERY = 16 << 20
