@@ -318,3 +318,15 @@ def test_reports_that_were_dropped_are_told(start: Start, script: Script) -> Non
     run = start("--local", "1", "--cold", script(text))
     assert run.wait() == 0
     assert "launch: 3 reports of process 0 were dropped" in run.stderr
+
+
+def test_a_preload_that_prints_much_is_not_held_up(start: Start, script: Script, tmp_path: Path) -> None:
+    """Nobody is shown what the nursery prints, and its pipe must not fill up."""
+    script("for _ in range(5000): print('x' * 999)", "mine/loud.py")
+    (tmp_path / "cluster.yaml").write_text(
+        "transport: local\nhosts: [here]\nprocesses_per_host: 2\npreload: [loud]\n"
+        f"env: {{PYTHONPATH: {tmp_path}/mine}}\n"
+    )
+    run = start("--hosts", "cluster.yaml", script("print('ran')"))
+    run.await_event("nursery_ready")
+    assert run.wait() == 0 and run.log(0) == run.log(1) == b"ran\n"

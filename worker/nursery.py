@@ -37,6 +37,8 @@ def serve(channel_fd: int, preload: list[str]) -> list[str]:
         os._exit(1)
     gc.freeze()
     gc.enable()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()  # else every worker would print again what a preload printed
     _tell(channel, ready=round(time.monotonic() - began, 3))
     order = _Nursery(channel).fork_workers()
     # From here on this is a worker.

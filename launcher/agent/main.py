@@ -443,8 +443,7 @@ class Agent:
         """
         sources = self._list_outputs()
         if self.nursery_output is not None:
-            while self.nursery_output.read():
-                pass  # its last words are kept, the rest goes to nobody
+            self.nursery_output.skim()
         while sources and len(self.outbox) < OUTBOX_FULL and self.window.room:
             for source in list(sources):
                 output, make_message = source

@@ -101,11 +101,8 @@ class Preparing:
         aside.finish()
 
     def _refuse(self, problem: str, said: str = "") -> None:
-        self.close()
-        self.send(wire.Refused(problem, said))
-
-    def close(self) -> None:
         self._end_sync()
+        self.send(wire.Refused(problem, said))
 
     # The code.
 
