@@ -27,6 +27,7 @@ from launcher.agent.entries import (
 )
 from launcher.errors import UsageError
 from launcher.ignore import Rules, is_ignored, parse_exclude, parse_gitignore
+from launcher.open_files import find_written
 
 __all__ = ["Entry", "FileChanged", "Tree", "read_tree"]
 
@@ -115,6 +116,7 @@ class Listing:
         self.entries: list[Entry] = []
         self.skipped: list[str] = []
         self.problems: list[str] = []
+        self.written = find_written(self.top)
         self.kept: dict[str, bytes] = {}
         self.room = KEPT_IN_ALL
 
@@ -163,10 +165,13 @@ class Listing:
         try:
             if item.is_symlink():
                 self._read_link(path, item)
-            elif item.is_file(follow_symlinks=False):
-                self._read_file(path, item)
-            else:
+            elif not item.is_file(follow_symlinks=False):
                 self.skipped.append(f"{show(path)} was left out: it is neither a file nor a folder nor a link")
+            elif item.path in self.written and not path.endswith(".py"):
+                # It would make two runs of the same code differ, and be old when it arrives.
+                self.skipped.append(f"{show(path)} was left out: somebody is writing it")
+            else:
+                self._read_file(path, item)
         except FileNotFoundError:
             pass  # gone since the folder was listed
         except OSError as error:

@@ -142,12 +142,13 @@ def test_a_run_whose_output_goes_to_the_synced_folder_starts(
     growing: Path,
     tmp_path: Path,
 ) -> None:
-    (tmp_path / "script.py").write_text("print(open('train.log').readline(), end='')")
+    (tmp_path / "script.py").write_text("print('begun')")
     for _ in range(2):
         (tmp_path / "large.bin").write_bytes(os.urandom(2 << 20))  # so that sending takes a moment
         code = run_into(growing, tmp_path, "--hosts", cluster(), "script.py")
         assert code == 0, growing.read_text(errors="replace")
     assert growing.read_text().count("[0 a] begun\n") == 2
+    assert "launch: train.log was left out: somebody is writing it\n" in growing.read_text()
 
 
 SWAP = """

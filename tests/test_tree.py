@@ -377,3 +377,12 @@ def test_two_thousand_files_are_listed_fast(tmp_path: Path) -> None:
     tree = read_tree(tmp_path)
     assert time.process_time() - began < 0.6
     assert len(tree.entries) == 2001
+
+
+def test_a_log_that_somebody_writes_stays_behind_and_code_does_not(tmp_path: Path) -> None:
+    write(tmp_path, "train.log", "train.py", "events.db")
+    with (tmp_path / "train.log").open("a"), (tmp_path / "train.py").open("a"), (tmp_path / "events.db").open("r+"):
+        tree = read_tree(tmp_path)
+    assert [entry.path for entry in tree.entries] == ["events.db", "train.py"]
+    assert tree.skipped == ("train.log was left out: somebody is writing it",)
+    assert [entry.path for entry in read_tree(tmp_path).entries] == ["events.db", "train.log", "train.py"]

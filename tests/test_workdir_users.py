@@ -219,7 +219,6 @@ class Folders:
         place.mkdir(exist_ok=True)
         (place / "late.py").write_text(f"NAME = {name or folder!r}\n")
         (place / "script.py").write_text(SCRIPT.format(name=name or folder, go=self.go))
-        (place / ".gitignore").write_text("/stderr-*\n")
         self.runs.append(LiveRun(place, "--hosts", str(self.file), "script.py"))
         return self.runs[-1]
 
