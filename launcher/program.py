@@ -43,7 +43,7 @@ def check_job(job: Job, workdir: Path) -> None:
     folder = workdir
     if job.script is not None:
         script = workdir / job.script
-        if not script.is_file():
+        if not os.path.isfile(script):  # pathlib's own would raise for a folder that cannot be entered
             raise UsageError(f"found no script {job.script} in {workdir}")
         if script.suffix != ".py":
             raise UsageError(f"found {job.script}, wanted a Python script; for anything else write -- {job.script} …")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -115,24 +117,41 @@ def test_a_bad_command_line(launch: Launch, script: Script, tmp_path: Path, prob
     assert not (tmp_path / "started").exists()
 
 
-def test_a_read_only_runs_folder(script: Script, tmp_path: Path) -> None:
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """One that others may enter: pytest closes those above its own whenever a session begins."""
+    with tempfile.TemporaryDirectory(prefix="hostmesh-test-", dir="/tmp") as name:
+        os.chmod(name, 0o755)
+        yield Path(name)
+
+
+def test_a_read_only_runs_folder(open_folder: Path) -> None:
     """As somebody who is not root: root may write anywhere."""
-    runs = tmp_path / "runs"
+    runs, script = open_folder / "runs", open_folder / "script.py"
     runs.mkdir()
     runs.chmod(0o555)
-    name = script("open('started', 'w')")
+    script.write_text("open('started', 'w')")
     become_somebody = "os.setuid(65534)" if os.getuid() == 0 else "pass"
     code = (
         "import os, sys\nimport launcher.cli as cli, launcher.launch, launcher.plan, launcher.program\n"
         f"cli.build_parser()\n{become_somebody}\nsys.exit(cli.launch(sys.argv[1:]))\n"
     )
-    for folder in [tmp_path, *tmp_path.parents][:-2]:
-        folder.chmod(folder.stat().st_mode | 0o055)
-    command = [sys.executable, "-P", "-c", code, "--runs", str(runs), "--local", "2", str(tmp_path / name)]
+    command = [sys.executable, "-P", "-c", code, "--runs", str(runs), "--local", "2", str(script)]
     done = subprocess.run(command, cwd="/", env=clean_env(), capture_output=True, text=True, timeout=30)
     assert done.returncode == 2, done.stderr
     assert "where no folder can be made (Permission denied)" in done.stderr
-    assert not (tmp_path / "started").exists()
+
+
+def test_a_script_in_a_folder_that_cannot_be_entered_is_told(open_folder: Path) -> None:
+    (open_folder / "closed").mkdir(0o700)
+    (open_folder / "closed" / "script.py").touch()
+    code = "import os, sys\nimport launcher.cli as cli, launcher.launch, launcher.plan, launcher.program\n"
+    become_somebody = "os.setuid(65534)\n" if os.getuid() == 0 else "os.chmod('closed', 0)\n"
+    command = [sys.executable, "-P", "-c", f"{code}{become_somebody}sys.exit(cli.launch(sys.argv[1:]))"]
+    done = subprocess.run(
+        [*command, "--local", "2", "closed/script.py"], cwd=open_folder, env=clean_env(), capture_output=True, text=True
+    )
+    assert done.returncode == 2 and "found no script closed/script.py" in done.stderr
 
 
 def test_a_job_option_for_what_the_cluster_file_runs(launch: Launch, script: Script, tmp_path: Path) -> None:
