@@ -10,9 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from apart import drop_rights, fail_apart
 from conftest import LAUNCH, Launch, Script, clean_env
 
 from launcher.cli import JOB_OPTIONS
+from launcher.cluster import Job
+from launcher.program import check_job
 from worker.settings import make_parser
 
 
@@ -142,16 +145,17 @@ def test_a_read_only_runs_folder(open_folder: Path) -> None:
     assert "where no folder can be made (Permission denied)" in done.stderr
 
 
+def check_without_rights(folder: str) -> None:
+    drop_rights()
+    check_job(Job(script="closed/script.py"), Path(folder))
+
+
 def test_a_script_in_a_folder_that_cannot_be_entered_is_told(open_folder: Path) -> None:
-    (open_folder / "closed").mkdir(0o700)
+    (open_folder / "closed").mkdir()
     (open_folder / "closed" / "script.py").touch()
-    code = "import os, sys\nimport launcher.cli as cli, launcher.launch, launcher.plan, launcher.program\n"
-    become_somebody = "os.setuid(65534)\n" if os.getuid() == 0 else "os.chmod('closed', 0)\n"
-    command = [sys.executable, "-P", "-c", f"{code}{become_somebody}sys.exit(cli.launch(sys.argv[1:]))"]
-    done = subprocess.run(
-        [*command, "--local", "2", "closed/script.py"], cwd=open_folder, env=clean_env(), capture_output=True, text=True
-    )
-    assert done.returncode == 2 and "found no script closed/script.py" in done.stderr
+    (open_folder / "closed").chmod(0)
+    assert "found no script closed/script.py" in fail_apart(check_without_rights, str(open_folder))
+    (open_folder / "closed").chmod(0o700)
 
 
 def test_a_job_option_for_what_the_cluster_file_runs(launch: Launch, script: Script, tmp_path: Path) -> None:
