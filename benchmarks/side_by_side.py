@@ -24,6 +24,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(HERE / "tests"), str(HERE)]
 
+from ssh_fanout import write_ssh_config  # noqa: E402
 from sshd import Sshd  # noqa: E402
 
 LAUNCH = [sys.executable, "-P", "-c", "from launcher.cli import main; main()"]
@@ -89,17 +90,27 @@ def time_flood(checkout: Path, folder: Path) -> float:
 
 def time_sync(cluster: Path, again: bool, checkout: Path, folder: Path) -> float:
     """From the hello of the host to its synced."""
-    job = folder / "code"
+    work = folder / "work"
+    settings = {**json.loads(cluster.read_text()), "workdir": str(work), "sync": {"from": "code"}}
+    (folder / "c.yaml").write_text(json.dumps(settings))
+    if not (folder / "code").exists():
+        make_tree(folder / "code")
     if not again:
-        shutil.rmtree(folder, ignore_errors=True)
-        make_tree(job)
-    settings = json.loads(cluster.read_text())
-    (folder / "c.yaml").write_text(json.dumps({**settings, "workdir": str(folder / "work"), "sync": {"from": "code"}}))
-    times = {
-        str(event["event"]): float(str(event["time"]))
-        for event in launch(checkout, folder, "--hosts", "c.yaml", "--", "true")
-    }
+        shutil.rmtree(work, ignore_errors=True)
+    elif not work.exists():
+        launch(checkout, folder, "--hosts", "c.yaml", "--", "true")
+    events = launch(checkout, folder, "--hosts", "c.yaml", "--", "true")
+    times = {str(event["event"]): float(str(event["time"])) for event in events}
     return times["host synced"] - times["host connected"]
+
+
+def time_hellos(config: Path, count: int, checkout: Path, folder: Path) -> float:
+    """From the command to the last agent's hello, all hosts being one sshd."""
+    settings = {"ssh": {"config": str(config)}, "workdir": str(folder), "agent_python": sys.executable}
+    (folder / "c.yaml").write_text(json.dumps({"hosts": [f"host-[0-{count - 1}]"], **settings}))
+    began = time.time()
+    events = launch(checkout, folder, "--hosts", "c.yaml", "--", "true")
+    return max(float(str(event["time"])) for event in events if event["event"] == "host connected") - began
 
 
 def make_tree(folder: Path) -> None:
@@ -110,9 +121,16 @@ def make_tree(folder: Path) -> None:
 
 
 @contextmanager
-def host_over_ssh(folder: Path) -> Iterator[Path]:
-    """A cluster file of one host, which is a local sshd."""
+def local_sshd(folder: Path) -> Iterator[Sshd]:
     server = Sshd(folder / "server")
+    try:
+        yield server
+    finally:
+        server.close()
+
+
+def write_cluster(server: Sshd, folder: Path) -> Path:
+    """Of one host."""
     ssh = {
         "config": str(folder / "none"),
         "known_hosts": str(server.known_hosts),
@@ -122,10 +140,7 @@ def host_over_ssh(folder: Path) -> Iterator[Path]:
     cluster = folder / "ssh.yaml"
     hosts = [{"address": "127.0.0.1", "port": server.port, "user": server.user}]
     cluster.write_text(json.dumps({"hosts": hosts, "ssh": ssh, "agent_python": sys.executable}))
-    try:
-        yield cluster
-    finally:
-        server.close()
+    return cluster
 
 
 def compare(name: str, measure: Measure, checkouts: list[Path], folder: Path, rounds: int) -> None:
@@ -151,7 +166,11 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", metavar="NAME", help="those measures whose names begin so")
     options = parser.parse_args()
     checkouts = [options.base.resolve(), HERE]
-    with tempfile.TemporaryDirectory(prefix="side-by-side-") as name, host_over_ssh(Path(name)) as cluster:
+    with tempfile.TemporaryDirectory(prefix="side-by-side-") as name, local_sshd(Path(name)) as server:
+        cluster = write_cluster(server, Path(name))
+        config = write_ssh_config(Path(name), server)
+        with server.known_hosts.open("a") as known:
+            known.write(server.known_line())
         measures: dict[str, Measure] = {
             "start 2": lambda c, f: time_start(2, checkout=c, folder=f),
             "start 4": lambda c, f: time_start(4, checkout=c, folder=f),
@@ -161,6 +180,7 @@ def main() -> None:
             "300 MB of output": time_flood,
             "first sync over SSH": partial(time_sync, cluster, False),
             "second sync over SSH": partial(time_sync, cluster, True),
+            "16 hosts over SSH": partial(time_hellos, config, 16),
         }
         print(f"{'':<22} {'base':>9}  {'this':>9}   ratio of a round, median (middle half)")
         for label, measure in measures.items():
