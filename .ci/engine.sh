@@ -12,7 +12,8 @@ may_install() {
 # Without starting the services that come along: an sshd or a dockerd of the system's own would outlive us.
 install_tools() {
     local missing=() pair
-    for pair in docker:docker.io docker-compose:docker-compose mmdebstrap:mmdebstrap pdsh:pdsh \
+    # The client alone is no engine: some machines come with just that.
+    for pair in docker:docker.io dockerd:docker.io docker-compose:docker-compose mmdebstrap:mmdebstrap pdsh:pdsh \
         ssh:openssh-client /usr/sbin/sshd:openssh-server; do
         command -v "${pair%%:*}" > /dev/null || missing+=("${pair##*:}")
     done

@@ -156,7 +156,7 @@ else:
 
 @pytest.mark.timeout(300)
 def test_a_flood_is_passed_through_in_bounded_memory_and_delays_nobody(start: Start, script: Script) -> None:
-    megabytes = int(os.environ.get("FLOOD_MEGABYTES", "1000"))
+    megabytes = int(os.environ.get("FLOOD_MEGABYTES", "250"))
     run = start("--local", "2", "--cold", script(FLOOD.format(megabytes=megabytes)))
     agent = run.await_event("host connected")["agent_pid"]
     await_true(lambda: "tick" in run.stderr[:10_000], 20, "the first tick")
