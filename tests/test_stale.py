@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -16,7 +17,7 @@ from conftest import await_true
 from test_agent import Talk, talk  # noqa: F401  (a fixture)
 
 from launcher import wire
-from launcher.agent import stale
+from launcher.agent import guardian, stale
 
 OLD = time.time() - 3600
 
@@ -126,3 +127,18 @@ def test_an_agent_that_is_killed_with_its_guardian_holds_nothing_any_more(
         os.kill(pid, signal.SIGKILL)
     await_true(lambda: stale.is_free(str(own), 0.0), 20, "nobody holds the folder")
     assert (own / "agent").exists()
+
+
+def test_a_removal_that_is_interrupted_leaves_a_folder_that_can_be_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    (tmp_path / "agent").mkdir()
+    for name in ("lock", "output-0"):
+        (tmp_path / name).touch()
+    monkeypatch.setattr(shutil, "rmtree", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        guardian.remove(str(tmp_path))
+    assert (tmp_path / "lock").exists()

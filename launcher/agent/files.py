@@ -17,6 +17,13 @@ def read_if_there(path: str) -> bytes:
         return b""
 
 
+def remove_file(path: str) -> None:
+    try:
+        os.unlink(path)
+    except OSError:
+        pass
+
+
 def measure_disk(place: str) -> os.statvfs_result:
     """Of the nearest folder that is there: a workdir may be yet to come."""
     there = os.path.abspath(place)

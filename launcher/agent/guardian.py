@@ -8,9 +8,11 @@ import signal
 import time
 from typing import Optional
 
+from launcher.agent.files import remove_file
 from launcher.agent.hunt import kill_all
 from launcher.agent.linux import adopt_orphans, die_with_parent
 
+LOCK = "lock"  # in an agent's folder, held by it and its guardian; agent/unpack.py makes it
 TICK = 1.0
 # Before the agent has named its lease; it may be unpacking on a busy host.
 FIRST_LIMIT = 60.0
@@ -116,8 +118,18 @@ def _sweep(folder: str) -> None:
 
 
 def remove(folder: str) -> None:
-    """A host's folder, which may be gone already."""
-    if os.path.isdir(folder):
-        import shutil
+    """A host's folder, which may be gone already. The lock goes last: who is interrupted here leaves a folder that
+    agent/stale.py knows for what it is."""
+    try:
+        names = set(os.listdir(folder))
+    except OSError:
+        return
+    import shutil
 
-        shutil.rmtree(folder, ignore_errors=True)
+    for name in names - {LOCK}:
+        path = os.path.join(folder, name)
+        if os.path.isdir(path) and not os.path.islink(path):
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            remove_file(path)
+    shutil.rmtree(folder, ignore_errors=True)

@@ -9,11 +9,11 @@ import stat
 import time
 from typing import List
 
+from launcher.agent.guardian import LOCK, remove
 from launcher.agent.hunt import find_all
 from launcher.agent.linux import die_with_parent
 
 PREFIX = "hostmesh-"  # and then an agent's mark: `hostmesh-1116-k7m2xq.3`, as agent/unpack.py has it
-LOCK = "lock"
 # An agent locks its folder a moment after it has made it.
 YOUNGEST = 60.0
 # Without a lock only its age tells.
@@ -84,16 +84,5 @@ def is_free(path: str, age: float) -> bool:
 
 
 def remove_stale(path: str) -> None:
-    """The lock last: whoever is interrupted here leaves a folder that can still be told."""
-    import shutil
-
-    if find_all(os.path.basename(path)[len(PREFIX) :], root=-1):
-        return
-    for name in os.listdir(path):
-        if name != LOCK:
-            below = os.path.join(path, name)
-            if os.path.isdir(below) and not os.path.islink(below):
-                shutil.rmtree(below, ignore_errors=True)
-            else:
-                os.unlink(below)
-    shutil.rmtree(path, ignore_errors=True)
+    if not find_all(os.path.basename(path)[len(PREFIX) :], root=-1):
+        remove(path)
