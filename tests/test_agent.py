@@ -297,7 +297,8 @@ def test_facts_beyond_what_the_agent_takes_are_dropped_and_counted(
         began = time.monotonic()
         for k in range(2000):
             facts.send_fact("metric", step=k)
-        assert time.monotonic() - began < 2
+        # One pause for each fact that is dropped would take 17 s; a busy machine takes two for the sending alone.
+        assert time.monotonic() - began < 10
         assert facts.dropped_facts > 0
 
 
