@@ -130,18 +130,10 @@ def ways(folder: Path, wanted: list[str]) -> Iterator[dict[str, list[str]]]:
 
 
 def cluster_over(server: Any, folder: Path) -> dict[str, Any]:
+    from ssh_fanout import write_ssh_config
+
     names = [f"host-{number}" for number in range(COUNT)]
-    server.known_hosts.write_text(server.known_line("every-host"))
-    settings = {
-        "HostName": "127.0.0.1",
-        "HostKeyAlias": "every-host",
-        "Port": server.port,
-        "IdentityFile": server.identity,
-        "IdentitiesOnly": "yes",
-        "UserKnownHostsFile": server.known_hosts,
-    }
-    lines = "".join(f"  {key} {value}\n" for key, value in settings.items())
-    (folder / "ssh_config").write_text("Host host-*\n" + lines)
+    write_ssh_config(folder, server)
     return {
         "hosts": [{"address": name, "internal_address": "127.0.0.1"} for name in names],
         "ssh": {"config": "ssh_config"},

@@ -25,7 +25,7 @@ from launcher.launch import allow_open_files
 from launcher.look import measure_offset
 from launcher.plan import Plan, make_plan
 from launcher.preflight import Finding, Look, draw_table, judge
-from launcher.preparation import default_python, last_lines
+from launcher.preparation import default_python, explain_refusal
 from launcher.program import read_code
 from launcher.redact import redact_json, redact_text
 from launcher.remedies import explain_no_agent, find_remedies
@@ -173,7 +173,7 @@ class Checker:
                 self._coordinator.note_reached(host, event.problems)
                 self._ports[host] = None
             case wire.Refused():
-                problem = "\n".join([event.problem, *last_lines(event.said)])
+                problem = explain_refusal(event)
                 self._ports[host] = "\n".join([problem, *find_remedies(problem)])
                 self._facts.setdefault(host, {})
 

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from launcher.sending import Sending
     from launcher.tree import Tree
 
-LAST_LINES = 8
 # Checks that mean nothing to a command that is no Python program.
 FOR_PYTHON = ("python", "jax", "jaxlib", "numpy")
 
@@ -95,7 +94,7 @@ class Preparation:
                 self._coordinator.note_reached(host, event.problems)
                 self._done(host, "port")
             case wire.Refused():
-                self.refuse(host, "\n".join([event.problem, *last_lines(event.said)]))
+                self.refuse(host, explain_refusal(event))
             case _ if self._tree is not None:
                 self._note_sending(event)
 
@@ -335,5 +334,8 @@ def default_python(transport: str) -> str:
     return sys.executable if transport == "local" else "python3"
 
 
-def last_lines(said: str) -> list[str]:
-    return ["  " + line.rstrip() for line in said.splitlines() if line.strip()][-LAST_LINES:]
+def explain_refusal(refused: wire.Refused) -> str:
+    """With the end of what a program printed about it."""
+    from launcher.remedies import last_lines
+
+    return "\n".join([refused.problem, *("  " + line for line in last_lines(refused.said))])

@@ -338,8 +338,6 @@ class Agent:
 
     def _hear_nursery(self) -> None:
         assert self.nursery is not None
-        if self.nursery.state == "failed":
-            return  # its end was heard a moment ago, in the same turn of the loop
         messages = self.nursery.hear()
         if messages is None:
             self.selector.unregister(self.nursery.channel)
