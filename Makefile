@@ -14,7 +14,7 @@ demo: $(VENV)/core
 	$(BIN)/launch --local 4 --devices 2
 
 test: $(VENV)/test
-	$(BIN)/python -m pytest -n auto $(PYTEST)
+	$(BIN)/python -m pytest -n auto --dist loadgroup $(PYTEST)
 
 test-docker: $(VENV)/test
 	$(CLUSTER_SCRIPT) image

@@ -14,7 +14,7 @@ install_tools() {
     local missing=() pair
     # The client alone is no engine: some machines come with just that.
     for pair in docker:docker.io dockerd:docker.io docker-compose:docker-compose mmdebstrap:mmdebstrap pdsh:pdsh \
-        ssh:openssh-client /usr/sbin/sshd:openssh-server; do
+        ssh:openssh-client /usr/sbin/sshd:openssh-server zsh:zsh fish:fish; do
         command -v "${pair%%:*}" > /dev/null || missing+=("${pair##*:}")
     done
     ((${#missing[@]})) || return 0

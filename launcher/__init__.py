@@ -1,1 +1,3 @@
 """The half of hostmesh that runs on your machine: from a list of hosts to a verdict."""
+
+__version__ = "0.1.0"

@@ -46,10 +46,10 @@ def pack_agent() -> bytes:
 
 
 def pack_code() -> bytes:
-    """What workers import, with `start.py` beside the package."""
+    """What workers import; beside the package what Python itself looks for, and what it is told to run."""
     worker = ROOT / "worker"
     sources = {f"worker/{path.relative_to(worker)}": path for path in worker.rglob("*.py")}
-    sources["start.py"] = sources.pop("worker/start.py")
+    sources |= {name: sources.pop(f"worker/{name}") for name in ("sitecustomize.py", "start.py")}
     data = {f"worker/{path.relative_to(worker)}": path.read_bytes() for path in worker.rglob("*.npz")}
     return pack({**data, **read_sources(sources)})
 

@@ -22,6 +22,7 @@ from launcher.coordinator import Coordinator
 from launcher.environment import check_environment
 from launcher.errors import EXIT_HOST_LOST
 from launcher.launch import allow_open_files
+from launcher.lines import LineCutter
 from launcher.look import measure_offset
 from launcher.plan import Plan, make_plan
 from launcher.preflight import Finding, Look, draw_table, judge
@@ -30,7 +31,6 @@ from launcher.program import read_code
 from launcher.redact import redact_json, redact_text
 from launcher.remedies import explain_no_agent, find_remedies
 from launcher.run import new_run_id
-from launcher.screen import LineCutter
 from launcher.transports import CLOSE_PATIENCE, open_streams
 
 # A Python on a slow disk may take a minute to answer.

@@ -7,10 +7,12 @@ import importlib.util
 import json
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from launcher.cluster import Cluster, Job, local_cluster, read_cluster
+from launcher import __version__
+from launcher.cluster import METRICS_OF, Cluster, Job, local_cluster, read_cluster
 from launcher.errors import EXIT_INTERRUPTED, HostmeshError, UsageError
 
 USAGE = "launch [options] [SCRIPT.py [ARGS…] | -m MODULE [ARGS…] | -- COMMAND…]"
@@ -22,13 +24,21 @@ EPILOG = """examples:
   launch --local 2 -m my.training --steps 100        a module
   launch --local 2 -- ./simulate --fast              any program; it finds its identity in HOSTMESH_* variables
   launch --hosts cluster_configs/local.yaml          what the file's run: says, else the built-in job
+  launch --local 4 --show 0 train.py                 what process 0 prints; logs have everything
   launch --hosts tpu-pod.yaml --dry-run train.py     who would run where, and start nothing
   launch check --hosts tpu-pod.yaml                  what would keep these hosts from training, and how to mend it
 
 The exit code is 0 only when every process succeeded, else the culprit's (128+n for signal n); 69 when a host was lost,
 75 when the run was preempted and saved, 124 when jax lost a process that still runs, 130 after Ctrl-C, 2 for a bad
-command line or cluster file. Ctrl-C stops a run in order, with time to save for a job that can; a second one stops it
-at once."""
+command line or cluster file.
+
+Ctrl-C and SIGTERM stop a run in order. Ctrl-C reaches the processes as it does under a shell (KeyboardInterrupt,
+finally and exit handlers run), SIGTERM as SIGTERM; a job that can save saves. What has not ended after --grace seconds,
+or the time that a saving job asked for, is killed; a second Ctrl-C kills at once.
+
+With --local and without --devices the GPUs of this machine are split among the processes; without GPUs, or with
+--devices, accelerators are simulated on CPU. JAX_PLATFORMS holds where you set it."""
+SHELLS = ("bash", "zsh", "fish")
 # Checked here by name, and by value in the job itself: knowing more of it would take importing jax.
 JOB_OPTIONS = {
     "--source": ("SPEC", "what to train on, such as digits:train"),
@@ -45,8 +55,13 @@ JOB_OPTIONS = {
     "--checkpoint-every": ("N", "steps between two saves"),
     "--eval-every": ("N", "steps between two evaluations"),
     "--tail": ("HOW", "what becomes of the last rows of an epoch: carry, pad or drop"),
+    "--nan": ("HOW", "a loss that is not finite: stop (the default), warn or ignore"),
+    "--no-verify": (None, "do not compare all of the data between hosts, only a few records"),
 }
-WITH_VALUE = {"--hosts", "--local", "--devices", "--runs", *(name for name, (value, _) in JOB_OPTIONS.items() if value)}
+WITH_VALUE = {
+    *("--hosts", "--local", "--devices", "--grace", "--python", "--show", "--runs", "--metrics", "--completion"),
+    *(name for name, (value, _) in JOB_OPTIONS.items() if value),
+}
 
 
 def main() -> None:
@@ -69,8 +84,11 @@ def launch(argv: list[str]) -> int:
             cluster = pick_cluster(check_options)
             return check(check_options, cluster)
         options, job, job_options = parse(argv)
-        cluster = pick_cluster(options)
-        return start(options, cluster, job, job_options)
+        if options.version or options.completion:
+            print(say_version() if options.version else complete(options.completion), end="")
+            return 0
+        cluster = override(pick_cluster(options, options.devices), options)
+        return start(options, cluster, job, job_options, argv)
     except HostmeshError as error:
         for line in hide_secrets(str(error), cluster).splitlines():
             print(f"launch: {line}", file=sys.stderr)
@@ -145,10 +163,19 @@ def build_parser() -> Parser:
     add("--hosts", metavar="FILE", help="a cluster YAML: hosts, how to reach them, what they run")
     add("--local", metavar="N", type=count, help="N processes on this machine instead")
     add("--devices", metavar="D", type=count, help="CPU devices per process, to simulate accelerators")
+    add("--grace", metavar="S", type=seconds, help="seconds to stop in when asked to, before SIGKILL (default: 3)")
+    add("--keep-going", action="store_true", help="let the others go on when a process fails or a host is lost")
+    add("--python", metavar="PATH", help="the Python of the processes, on every host, instead of the cluster file's")
     add("--cold", action="store_true", help="start each process from scratch instead of forking it with jax imported")
     add("--dry-run", action="store_true", help="print the plan and start nothing")
+    add("--show", metavar="IDS", help="only these processes, such as 0 or 0,2 or 0-3; or all, and every line of each")
+    add("--quiet", action="store_true", help="show only what the launcher itself has to say, not what processes print")
     add("--json", action="store_true", help="events (or, with --dry-run, the plan) as JSON on stdout")
     add("--runs", metavar="DIR", type=Path, default=Path("runs"), help="where run folders go (default: ./runs)")
+    whose = "whose reports (worker.report) events.jsonl keeps: of process 0 (the default), or all"
+    add("--metrics", choices=METRICS_OF, help=whose)
+    add("--version", action="store_true", help="say which hostmesh this is")
+    add("--completion", choices=SHELLS, metavar="SHELL", help=f"print completion for a shell: {', '.join(SHELLS)}")
     job = parser.add_argument_group("the built-in job (when no script is given)")
     for name, (value, meaning) in JOB_OPTIONS.items():
         takes: dict[str, Any] = {"metavar": value} if value else {"action": "store_true"}
@@ -172,14 +199,27 @@ def seconds(text: str) -> float:
     return value
 
 
-def pick_cluster(options: argparse.Namespace) -> Cluster:
+def pick_cluster(options: argparse.Namespace, devices: int | None = None) -> Cluster:
     if options.hosts is not None and options.local is not None:
         raise UsageError("found both --hosts and --local, wanted one of them")
-    if options.hosts is not None:
-        return read_cluster(options.hosts)
-    if options.local is not None:
-        return local_cluster(options.local)
-    raise UsageError(f"wanted --hosts FILE or --local N\nusage: {USAGE}; launch --help says more")
+    if options.hosts is None and options.local is None:
+        raise UsageError(f"wanted --hosts FILE or --local N\nusage: {USAGE}; launch --help says more")
+    cluster = (
+        read_cluster(options.hosts, devices) if options.hosts is not None else local_cluster(options.local, devices)
+    )
+    if options.python is None:
+        return cluster
+    return replace(cluster, hosts=tuple(replace(host, python=options.python) for host in cluster.hosts))
+
+
+def override(cluster: Cluster, options: argparse.Namespace) -> Cluster:
+    """Options of the command line go before what the file says."""
+    return replace(
+        cluster,
+        grace=options.grace or cluster.grace,
+        keep_going=options.keep_going or cluster.keep_going,
+        metrics=options.metrics or cluster.metrics,
+    )
 
 
 def without_effect(cluster: Cluster) -> list[str]:
@@ -222,6 +262,8 @@ def build_check_parser() -> Parser:
     )
     parser.add_argument("--hosts", metavar="FILE", help="a cluster YAML")
     parser.add_argument("--local", metavar="N", type=count, help="N processes on this machine instead")
+    python = "the Python of the processes, on every host, instead of the cluster file's"
+    parser.add_argument("--python", metavar="PATH", help=python)
     parser.add_argument("--json", action="store_true", help="the findings as JSON")
     runs = "where run folders go, which are no code (default: ./runs)"
     parser.add_argument("--runs", metavar="DIR", type=Path, default=Path("runs"), help=runs)
@@ -230,15 +272,37 @@ def build_check_parser() -> Parser:
     return parser
 
 
-def start(options: argparse.Namespace, cluster: Cluster, given: Job | None, job_options: list[str]) -> int:
+def say_version() -> str:
+    """Of a checkout also where it stands."""
+    from launcher.checkout import find_checkout
+
+    root = Path(__file__).resolve().parent.parent
+    found = find_checkout(root, timeout=2.0) if (root / ".git").exists() else None
+    commit = f" (commit {found.commit[:12]}{', changed' if found.changed else ''})" if found is not None else ""
+    return f"hostmesh {__version__}{commit}\n"
+
+
+def complete(shell: str) -> str:
+    from launcher.completion import complete
+
+    return complete(shell, build_parser(), {"check": build_check_parser()})
+
+
+def start(
+    options: argparse.Namespace, cluster: Cluster, given: Job | None, job_options: list[str], argv: list[str]
+) -> int:
     check_own_worker()
+    from launcher.local_devices import find_local_gpus
     from launcher.plan import make_plan, plan_json, plan_table
     from launcher.program import check_job, pick_job, place_job
+    from launcher.view import choose_view
 
     job = place_job(pick_job(given, cluster, job_options), cluster, Path.cwd())
     if cluster.transport == "local":
         check_job(job, Path(cluster.workdir or ".").expanduser().absolute())
-    plan = make_plan(cluster, job, options.devices, options.cold)
+    gpus = find_local_gpus(cluster.transport, cluster.env)
+    plan = make_plan(cluster, job, options.devices, options.cold, gpus)
+    view = choose_view(options.show, options.quiet, len(plan.processes))
     if options.dry_run:
         print(hide_secrets(json.dumps(plan_json(plan), indent=2) if options.json else plan_table(plan), cluster))
         return 0
@@ -246,4 +310,4 @@ def start(options: argparse.Namespace, cluster: Cluster, given: Job | None, job_
         print(f"launch: {setting} is read and checked, but has no effect yet", file=sys.stderr)
     from launcher.launch import launch_plan
 
-    return launch_plan(plan, options.runs, options.json)
+    return launch_plan(plan, options.runs, options.json, view, ["launch", *argv])

@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from launcher.errors import UsageError
 from launcher.gcloud import TpuPod, find_endpoints
+from launcher.local_devices import PLATFORMS, VISIBLE_GPUS, choose_platforms
 from launcher.yaml_values import (
     TEXT,
     WHOLE,
@@ -34,8 +35,7 @@ TRANSPORTS = ("local", "ssh", "docker", "slurm", "kubernetes")
 MOST_HOSTS = 10_000
 MOST_PROCESSES = 1024
 MOST_DEVICES = 64
-# What CUDA and ROCm read: which GPUs of a host a process sees.
-VISIBLE_GPUS = {"cuda": "CUDA_VISIBLE_DEVICES", "rocm": "HIP_VISIBLE_DEVICES"}
+METRICS_OF = ("0", "all")
 GOOGLE_KEY = "~/.ssh/google_compute_engine"  # made by the first `gcloud compute … ssh`
 
 
@@ -101,19 +101,23 @@ class Cluster:
     local_devices: Literal["auto"] | tuple[tuple[int, ...], ...] = "auto"
     preload: tuple[str, ...] = ()
     lease: float = 10.0  # seconds of silence after which an agent stops its processes
+    grace: float = 3.0  # seconds between the request to stop and SIGKILL, for processes that name no time of their own
+    keep_going: bool = False  # a failed process, or a lost host, ends nobody else
     restarts: int = 0
     hang_timeout: float | None = None
+    metrics: str = "0"  # whose reports are kept: of process 0, or all
     run: Job | None = None
 
 
-def local_cluster(processes: int) -> Cluster:
-    """What `--local N` means."""
+def local_cluster(processes: int, devices: int | None = None) -> Cluster:
+    """What `--local N` means; `devices` are the CPU devices that each process is to have."""
     if not 1 <= processes <= MOST_PROCESSES:
         raise UsageError(f"--local: found {processes}, wanted from 1 to {MOST_PROCESSES} processes")
-    return Cluster((Host("localhost", processes),), env=_environment("local", {}))
+    hosts = (Host("localhost", processes),)
+    return Cluster(hosts, env=_environment("local", {}, hosts, devices))
 
 
-def read_cluster(path: str | os.PathLike[str]) -> Cluster:
+def read_cluster(path: str | os.PathLike[str], devices: int | None = None) -> Cluster:
     """Raises one ClusterError that holds every problem of the file; only then is gcloud asked for a pod's hosts."""
     problems = Problems(os.fspath(path))
     top = Value(compose(read_text(problems.path), problems), "", problems)
@@ -130,7 +134,7 @@ def read_cluster(path: str | os.PathLike[str]) -> Cluster:
     if pod:
         hosts = _find_hosts(pod, top.under("hosts").under("gcloud"), shared)
         values["ssh"] = _add_google_key(values.get("ssh", Ssh()))
-    return Cluster(hosts, **{**values, "env": _environment(values["transport"], values["env"])})
+    return Cluster(hosts, **{**values, "env": _environment(values["transport"], values["env"], hosts, devices)})
 
 
 def _find_hosts(pod: TpuPod, place: Value, shared: dict[str, Any]) -> tuple[Host, ...]:
@@ -147,9 +151,16 @@ def _add_google_key(ssh: Ssh) -> Ssh:
     return ssh if ssh.identity_files or not os.path.isfile(key) else replace(ssh, identity_files=(key,))
 
 
-def _environment(transport: str, env: Mapping[str, str]) -> Mapping[str, str]:
-    default = {"JAX_PLATFORMS": "cpu"} if transport == "local" else {}
-    return MappingProxyType({**default, **env})
+def _environment(
+    transport: str, env: Mapping[str, str], hosts: tuple[Host, ...], devices: int | None
+) -> Mapping[str, str]:
+    """On this machine JAX_PLATFORMS is settled here, where what the processes would inherit is known."""
+    if transport != "local":
+        return MappingProxyType(dict(env))
+    platforms, processes = choose_platforms(env, devices, hosts[0].python), sum(host.processes for host in hosts)
+    if "tpu" in platforms.split(",") and processes > 1:
+        raise UsageError(f"JAX_PLATFORMS: found {platforms} with {processes} processes, wanted {ONE_PROCESS}")
+    return MappingProxyType({PLATFORMS: platforms, **env})
 
 
 # Neither NUL nor half a surrogate pair can be handed to a process.
@@ -390,8 +401,11 @@ _CLUSTER: dict[str, Check] = {
     "secrets": sequence(_variable, "a list of environment names"),
     "preload": sequence(_module, "a list of modules"),
     "lease": seconds(lambda seconds: seconds >= 1, "1 second or more"),
+    "grace": seconds(lambda seconds: seconds > 0, "more than 0 seconds"),
+    "keep_going": boolean,
     "restarts": whole_number(0, math.inf, "a whole number, 0 or more"),
     "hang_timeout": seconds(lambda seconds: seconds > 0, "more than 0 seconds"),
+    "metrics": scalar((TEXT, WHOLE), "|".join(METRICS_OF), "0 (those of process 0) or all"),
     "run": _run,
 }
 

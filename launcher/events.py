@@ -30,12 +30,15 @@ class EventLog:
             self._tell(error)
         self._printer = Printer(stdout) if stdout is not None else None
 
-    def add(self, event: str, **detail: Any) -> None:
+    def add(self, event: str, **detail: Any) -> int:
+        """Returns the bytes it takes."""
         record = {"time": round(time.time(), 3), "event": event, **detail}
         line = json.dumps(redact_json(record, self._hidden)) + "\n"
-        self._write(line.encode("utf-8", "surrogateescape"))
+        data = line.encode("utf-8", "surrogateescape")
+        self._write(data)
         if self._printer is not None:
             self._printer.lines.put(line)
+        return len(data)
 
     def _write(self, line: bytes) -> None:
         if self._file is None:

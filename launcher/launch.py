@@ -8,19 +8,22 @@ import signal
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from launcher.cluster import Cluster
 from launcher.environment import check_environment
 from launcher.errors import UsageError
-from launcher.plan import Plan, plan_json
+from launcher.plan import Plan
+from launcher.provenance import Provenance
 from launcher.run import Run
+from launcher.stdin import Stdin
 from launcher.transports import open_streams
 
 if TYPE_CHECKING:
     from launcher.supervisor import Supervisor
     from launcher.tree import Tree
     from launcher.verdict import Verdict
+    from launcher.view import View
 
 # A suspended launcher would fall silent, and its agents end the run: SIGTSTP only gets an answer.
 HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGTSTP)
@@ -29,15 +32,17 @@ HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGTSTP)
 OPEN_FILES, OPEN_FILES_A_HOST, OPEN_FILES_A_PROCESS = 128, 3, 2
 
 
-def launch_plan(plan: Plan, runs: Path, as_json: bool) -> int:
+def launch_plan(plan: Plan, runs: Path, as_json: bool, view: View, command: list[str]) -> int:
     secrets = read_secrets(plan.cluster)
     check_environment({**plan.env, **secrets})
     allow_open_files(plan)
     tree = read_checked_code(plan, runs)
     run = Run.create(runs, tuple(secrets.values()))
-    if (unwritten := run.write_json(run.plan, {"run": run.id, **plan_json(plan)})) is not None:
+    provenance = Provenance(plan, run, command)
+    if (unwritten := provenance.write_plan()) is not None:
         print(unwritten, file=sys.stderr)
-    streams = open_streams(plan.cluster, run.id)
+    stdin = Stdin(plan)
+    streams = open_streams(plan.cluster, run.id, stdin.fd)
     # After the agents' Pythons have begun to start: they come up while this one imports the rest.
     from launcher.bundle import pack_agent, pack_code
     from launcher.events import EventLog
@@ -45,20 +50,25 @@ def launch_plan(plan: Plan, runs: Path, as_json: bool) -> int:
     from launcher.supervisor import Supervisor
 
     out = sys.stderr if as_json else sys.stdout
-    screen = Screen(out, use_colour(out, os.environ), notes=sys.stderr, hidden=tuple(secrets.values()))
+    screen = Screen(out, use_colour(out, os.environ), sys.stderr, tuple(secrets.values()), *view)
+    screen.shows_prompts = stdin.is_terminal and out.isatty()
     events = EventLog(run, sys.stdout if as_json else None, screen.note)
     supervisor = Supervisor(plan, run, streams, pack_agent(), pack_code(), secrets, tree, screen, events)
+    supervisor.on_spawn = lambda: provenance.look(supervisor.preparation.found_python)
     for number in HANDLED:
-        signal.signal(number, lambda number, _: supervisor.interrupt(number))
+        if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # as nohup leaves it
+            signal.signal(number, lambda number, _: supervisor.interrupt(number))
     began = time.time()
     screen.start()
     verdict = supervisor.run()
+    stdin.take_back()
     events.close()
-    if (unwritten := write_result(run, supervisor, verdict, began, time.time() - began)) is not None:
+    unwritten = write_result(run, supervisor, verdict, began, time.time() - began, provenance.finish())
+    if unwritten is not None:
         screen.note(unwritten)
     seconds = time.time() - began
     if not supervisor.has_told:
-        screen.note(f"launch: {verdict.text()}" + (f" in {seconds:.1f} s" if verdict.exit_code == 0 else ""))
+        screen.note(f"launch: {verdict.text(took=f' in {seconds:.1f} s' if verdict.exit_code == 0 else '')}")
     while not (screen.finish(timeout=0.5) and events.finish(timeout=0.5)):
         if supervisor.asked_again():
             os._exit(verdict.exit_code)  # a thread that waits for a reader would hold up the interpreter's own end
@@ -94,7 +104,9 @@ def read_secrets(cluster: Cluster) -> dict[str, str]:
     return {name: os.environ[name] for name in cluster.secrets}
 
 
-def write_result(run: Run, supervisor: Supervisor, verdict: Verdict, began: float, seconds: float) -> str | None:
+def write_result(
+    run: Run, supervisor: Supervisor, verdict: Verdict, began: float, seconds: float, provenance: dict[str, Any]
+) -> str | None:
     return run.write_json(
         run.result,
         {
@@ -103,12 +115,15 @@ def write_result(run: Run, supervisor: Supervisor, verdict: Verdict, began: floa
             "exit_code": verdict.exit_code,
             "message": verdict.message,
             "detail": verdict.detail,
+            "remarks": list(verdict.remarks),
             "process_id": verdict.process_id,
             "host": verdict.host,
             "victims": verdict.victims,
             "saved_step": supervisor.state.saved_step,
+            "not_finite": supervisor.metrics.not_finite,
             "began": round(began, 3),
             "seconds": round(seconds, 3),
             "exits": {str(process_id): code for process_id, code in sorted(supervisor.state.exits.items())},
+            **provenance,
         },
     )

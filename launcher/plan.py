@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from launcher.cluster import VISIBLE_GPUS, Cluster, Host, Job
+from launcher.cluster import Cluster, Host, Job
 from launcher.errors import UsageError
-from worker.identity import Identity
-
-NUM_CPU_DEVICES = "JAX_NUM_CPU_DEVICES"
-PLATFORMS = "JAX_PLATFORMS"
-GPU_PLATFORMS = {"gpu", *VISIBLE_GPUS}
+from launcher.local_devices import GPU_PLATFORMS, NUM_CPU_DEVICES, PLATFORMS, VISIBLE_GPUS, LocalGpus
+from worker.identity import METRICS, Identity
 
 
 @dataclass(frozen=True)
@@ -32,6 +29,7 @@ class Plan:
     processes: tuple[Process, ...]
     coordinators: tuple[str, ...]  # addresses to try first; which one it is to be, the hosts' answers decide
     cold: bool
+    gpus: LocalGpus | None = None  # that the processes on this machine share; those of other hosts are not known yet
 
     def host_of(self, process: Process) -> Host:
         return self.cluster.hosts[process.host]
@@ -58,7 +56,9 @@ class Plan:
         )
 
 
-def make_plan(cluster: Cluster, job: Job, devices: int | None = None, cold: bool = False) -> Plan:
+def make_plan(
+    cluster: Cluster, job: Job, devices: int | None = None, cold: bool = False, gpus: LocalGpus | None = None
+) -> Plan:
     env = dict(cluster.env)
     if devices is not None:
         env[NUM_CPU_DEVICES] = str(devices)
@@ -66,9 +66,10 @@ def make_plan(cluster: Cluster, job: Job, devices: int | None = None, cold: bool
         cluster=cluster,
         job=job,
         env=env,
-        processes=tuple(_processes(cluster)),
+        processes=tuple(_processes(cluster, gpus)),
         coordinators=(_fixed_coordinator(cluster) or cluster.hosts[0].address,),
         cold=cold,
+        gpus=gpus,
     )
 
 
@@ -77,12 +78,20 @@ def _fixed_coordinator(cluster: Cluster) -> str | None:
     return "127.0.0.1" if cluster.transport == "local" else cluster.hosts[0].internal_address
 
 
-def _processes(cluster: Cluster) -> list[Process]:
+def _processes(cluster: Cluster, gpus: LocalGpus | None) -> list[Process]:
+    reporting = {METRICS: cluster.metrics} if cluster.metrics == "all" else {}
     places = [(host, local) for host, settings in enumerate(cluster.hosts) for local in range(settings.processes)]
+    split = _split_here(cluster, len(places), gpus) if gpus is not None else [{} for _ in places]
     return [
-        Process(process_id, host, local, _listed_devices(cluster, local))
+        Process(process_id, host, local, {**(_listed_devices(cluster, local) or split[process_id]), **reporting})
         for process_id, (host, local) in enumerate(places)
     ]
+
+
+def _split_here(cluster: Cluster, processes: int, gpus: LocalGpus) -> list[dict[str, str]]:
+    """Hosts of a local cluster are all this machine, and its GPUs are there once."""
+    here = replace(cluster, hosts=(Host(cluster.hosts[0].address, processes),))
+    return split_devices(here, 0, gpus.count, gpus.seen, gpus.kind)
 
 
 def _listed_devices(cluster: Cluster, local: int) -> dict[str, str]:
@@ -106,7 +115,8 @@ def split_devices(
         return [{} for _ in range(processes)]
     each, left = divmod(len(visible), processes)
     if left or not each:
-        raise UsageError(_explain_uneven(cluster.hosts[host], len(visible), env))
+        is_here = cluster.transport == "local"
+        raise UsageError(_explain_uneven(cluster.hosts[host], len(visible), env, is_here))
     return [_show_gpus(visible[each * local :][:each], platforms) for local in range(processes)]
 
 
@@ -140,13 +150,33 @@ def _show_gpus(names: Iterable[str], platforms: set[str]) -> dict[str, str]:
     return {name: shown for name in meant or VISIBLE_GPUS.values()}
 
 
-def _explain_uneven(host: Host, gpus: int, env: Mapping[str, str]) -> str:
+def _explain_uneven(host: Host, gpus: int, env: Mapping[str, str], is_here: bool) -> str:
     if not gpus:
         return f"{host.address}: found no GPUs, but {PLATFORMS} is {env[PLATFORMS]}; is the driver loaded there?"
     fit = [str(count) for count in range(1, gpus + 1) if gpus % count == 0]
     wanted = f"processes_per_host to be one of {', '.join(fit)}" if len(fit) > 1 else "processes_per_host to be 1"
     found = f"{gpus} {'GPU' if gpus == 1 else 'GPUs'} for {host.processes} processes"
+    if is_here:
+        count = f"one of {', '.join(fit)}" if len(fit) > 1 else "1"
+        return f"{host.address}: found {found}, wanted {count}, or {PLATFORMS}=cpu (or --devices D) to simulate on CPU"
     return f"{host.address}: found {found}, wanted {wanted}, or local_devices to list the GPUs of each process"
+
+
+def describe_devices(plan: Plan) -> str:
+    """What processes on this machine compute on, for the first line of a run; nothing is known of other hosts yet."""
+    count = len(plan.processes)
+    if plan.cluster.transport != "local":
+        return ""
+    if plan.gpus is not None and plan.gpus.count:
+        if plan.cluster.local_devices != "auto":
+            return ", GPUs as listed in local_devices"
+        each, gpus = plan.gpus.count // count, plan.gpus.count
+        return f", {each} of {gpus} GPUs each" if count > 1 else f", {gpus} {'GPU' if gpus == 1 else 'GPUs'}"
+    if (platforms := plan.env.get(PLATFORMS)) != "cpu":
+        return f", {PLATFORMS}={platforms}" if platforms else ", on what jax finds"
+    devices = plan.env.get(NUM_CPU_DEVICES)
+    simulated = "on CPU" if count == 1 and devices is None else "simulated on CPU"
+    return f", {simulated}" + (f", {devices} devices each" if devices is not None and devices != "1" else "")
 
 
 def plan_json(plan: Plan) -> dict[str, Any]:
@@ -166,6 +196,9 @@ def plan_json(plan: Plan) -> dict[str, Any]:
         "secrets": list(cluster.secrets),
         "workdir": cluster.workdir,
         "lease": cluster.lease,
+        "metrics": cluster.metrics,
+        "grace": cluster.grace,
+        "keep_going": cluster.keep_going,
         "processes": [
             {
                 "process_id": process.process_id,
@@ -191,9 +224,14 @@ def plan_table(plan: Plan) -> str:
         "environment": " ".join(f"{name}={value}" for name, value in plan.env.items())
         or "nothing beside the host's own",
         "secrets": " ".join(f"{name}=[redacted]" for name in cluster.secrets) or "none",
+        "stopping": f"{cluster.grace:g} s when asked to; {_say_who_goes_on(cluster)}",
     }
     head = [f"{name + ':':<13}{value}" for name, value in facts.items()]
     return "\n".join([*head, "", *_rows(plan)])
+
+
+def _say_who_goes_on(cluster: Cluster) -> str:
+    return "the others go on when one fails" if cluster.keep_going else "all when one fails"
 
 
 def _say_where(cluster: Cluster) -> str:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from launcher import wire
 from launcher.channel import Channel
-from launcher.cluster import VISIBLE_GPUS
 from launcher.coordinator import Coordinator
 from launcher.errors import UsageError
+from launcher.local_devices import pick_gpus
 from launcher.plan import Plan, split_devices
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Preparation:
         secrets: Mapping[str, str],
         code: bytes,
         tree: Tree | None,
-        tell: Callable[..., None],
+        tell: Callable[..., object],
         note: Callable[[str], None],
     ) -> None:
         self._plan, self._channels, self._tree = plan, channels, tree
@@ -129,6 +129,11 @@ class Preparation:
         each = self._device_env.get(host)
         return {**(each[local_process_id] if each else {}), **self._proxy_env.get(host, {})}
 
+    @property
+    def found_python(self) -> Mapping[str, Any]:
+        """Of process 0, where somebody had a look: its version, and those of its packages."""
+        return self._found.get(0, {}).get("python") or {}
+
     def _greet(self, host: int, hello: wire.Hello) -> None:
         """Nothing is done on a host before all of them have an agent: one that is missing leaves the others alone."""
         ready = self.readiness
@@ -146,7 +151,6 @@ class Preparation:
 
     def _begin(self, host: int) -> None:
         self._waiting[host] = {"Python"}
-        self._channels[host].send_encoded(self._code)
         if host == 0 or self._coordinator.needs_trial:
             self._waiting[host].add("port")
         if host == 0:
@@ -154,11 +158,15 @@ class Preparation:
         else:
             self._try_port(host)
         if self._tree is None:
+            self._channels[host].send_encoded(self._code)
             self._set_up(host)
             return
         assert self._plan.cluster.workdir is not None
         self.readiness.doing[host] = "to look at its code"
         self._send(host, wire.Sync(self._plan.cluster.workdir, self._listing))
+        self._channels[host].send_encoded(
+            self._code
+        )  # after it: a process of its own on the host is busy with the sync
 
     def _send_wanted(self, host: int, numbers: list[int]) -> None:
         assert self._sending is not None
@@ -302,10 +310,10 @@ class Preparation:
                 self.refuse(finding.host, finding.text)
             else:
                 self._note(f"launch: {self._name(finding.host)}: {finding.text}")
-        for host, found in self._found.items():
+        for host, found in self._found.items() if self._plan.gpus is None else ():
             try:
                 env = {**own_settings(found), **self._plan.env}
-                kind, count = count_gpus(found, env)
+                kind, count = pick_gpus(found["devices"], env)
                 self._device_env[host] = split_devices(cluster, host, count, env, kind)
             except UsageError as error:
                 self.refuse(host, str(error))
@@ -321,13 +329,6 @@ def own_settings(found: Mapping[str, Any]) -> dict[str, str]:
     """What a host's own environment says about devices."""
     own = {**(found.get("visible") or {}), "JAX_PLATFORMS": found.get("platforms")}
     return {name: value for name, value in own.items() if isinstance(value, str)}
-
-
-def count_gpus(found: Mapping[str, Any], env: Mapping[str, str]) -> tuple[str | None, int]:
-    """Of the kind that jax is told to use, else of the first kind there is; and that kind."""
-    counts = found["devices"]
-    named = [kind for kind in VISIBLE_GPUS if kind in env.get("JAX_PLATFORMS", "").split(",")]
-    return next(((kind, int(counts[kind])) for kind in named or VISIBLE_GPUS if counts.get(kind)), (None, 0))
 
 
 def default_python(transport: str) -> str:

@@ -2,165 +2,56 @@
 
 from __future__ import annotations
 
-import codecs
 import os
-import re
 import select
 import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TextIO
 
+from launcher.lines import RESET, LineCutter
+from launcher.merge import Merger, Shown, name_ids
 from launcher.redact import redact_text
 
 if TYPE_CHECKING:
     from launcher.logs import ProcessLog
 
 CHUNK = 64 * 1024  # bytes of one log per turn: small enough that no process waits long for its next turn
-LONGEST_LINE = 8192
-LONGEST_ESCAPE = 256
-BAR_INTERVAL = 1.0
+LINES_AT_ONCE = 1000
 PALETTE = (36, 33, 32, 35, 94, 96, 93, 95)  # no red: it would look like an error
-# What XLA's CPU collectives print in every process for every group of devices; the log has it all.
-NOISE = "[Gloo] Rank "
-RESET = "\x1b[0m"
-
-_SGR = re.compile(r"\x1b\[[0-9;:]{0,64}m")
-_ESCAPE = re.compile(
-    r"\x1b(?:\[[0-?]*[ -/]*[@-~]?"  # CSI: colours, cursor movement, clearing
-    r"|[\]PX^_][^\x07\x1b\x9c\r\n]*(?:\x07|\x9c|\x1b\\)?"  # OSC, DCS, …: a string up to BEL, ST or line end
-    r"|[ -/]*[0-~]?)"
-)
-_CUT_ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*|[\]PX^_][^\x07\x1b\x9c\r\n]*\x1b?|[ -/]*)\Z")
-_CONTROLS = [chr(code) for code in (*range(9), 11, 12, *range(14, 27), *range(28, 32), 127)]
-# And the C1 controls, and what ends lines or reorders text in Unicode.
-_ODD = re.compile(f"[{''.join(_CONTROLS)}\x80-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
+BOLD = 1  # for what several processes say
 
 
 def use_colour(out: TextIO, environ: Mapping[str, str]) -> bool:
     return out.isatty() and not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
 
 
-class LineCutter:
-    """Turns the bytes of one process into lines that cannot garble a terminal."""
-
-    def __init__(self, colour: bool, clock: Callable[[], float] = time.monotonic) -> None:
-        self.due: float | None = None  # when feed(b"") will give a progress bar that waits to be shown
-        self._colour = colour
-        self._clock = clock
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._escape = ""  # an escape sequence that the end of a chunk cut off
-        self._line = ""  # the line without an end yet; it begins with "\r" if it has overwritten another
-        self._shown: str | None = None  # the state of the progress bar that was given last
-
-    def feed(self, data: bytes) -> list[str]:
-        text = self._line + self._clean(self._decoder.decode(data))
-        *lines, rest = text.split("\n")
-        if "\r" in text or NOISE in text or max(map(len, lines), default=0) > LONGEST_LINE // 4:
-            lines = [piece for line in lines for piece in self._end_line(line)]
-        return self._reset_colours(lines + self._hold(rest))
-
-    def flush(self) -> list[str]:
-        """The half line at the end of the stream."""
-        text = self._line + self._clean(self._decoder.decode(b"", final=True))
-        self._line = self._escape = ""
-        lines = self._end_line(text)
-        return [] if _is_blank(text) else self._reset_colours(lines)
-
-    def _clean(self, text: str) -> str:
-        text = self._escape + text
-        self._escape = ""
-        if "\x1b" in text:
-            text = self._clean_escapes(text)
-        return _ODD.sub("", text) if _has_odd(text) else text
-
-    def _clean_escapes(self, text: str) -> str:
-        if cut := _CUT_ESCAPE.search(text):
-            text, self._escape = text[: cut.start()], _shorten_escape(cut[0])
-        return _ESCAPE.sub(self._keep_colour, text)
-
-    def _keep_colour(self, match: re.Match[str]) -> str:
-        return match[0] if self._colour and _SGR.fullmatch(match[0]) else ""
-
-    def _reset_colours(self, lines: list[str]) -> list[str]:
-        return [line + RESET if "\x1b" in line else line for line in lines] if self._colour else lines
-
-    def _end_line(self, line: str) -> list[str]:
-        overwrote, state = _newest_state(line)
-        is_wanted = state != self._shown and not (overwrote and _is_blank(state)) and not state.startswith(NOISE)
-        self._shown = self.due = None
-        return _cut_long(state) if is_wanted else []
-
-    def _hold(self, rest: str) -> list[str]:
-        overwrote, state = _newest_state(rest)
-        *lines, state = _cut_long(state)
-        self._line = overwrote + state + ("\r" if rest.endswith("\r") else "")
-        return lines + self._show_bar(state) if "\r" in self._line else lines
-
-    def _show_bar(self, state: str) -> list[str]:
-        if _is_blank(state) or state == self._shown:
-            self.due = None
-            return []
-        now = self._clock()
-        self.due = now + BAR_INTERVAL if self.due is None else self.due
-        if now < self.due:
-            return []
-        self.due, self._shown = None, state
-        return [state]
-
-
-def _has_odd(text: str) -> bool:
-    if text.isascii():  # a search for each character is 15 times as fast as one for the set
-        return any(map(text.__contains__, _CONTROLS))
-    return _ODD.search(text) is not None
-
-
-def _newest_state(line: str) -> tuple[str, str]:
-    """Whether ("\\r" or "") a progress bar has overwritten itself, and what it shows now."""
-    return line.rstrip("\r").rpartition("\r")[1:]
-
-
-def _is_blank(state: str) -> bool:
-    return not _SGR.sub("", state).strip()
-
-
-def _shorten_escape(escape: str) -> str:
-    """All but the first two characters would be dropped anyway; a last ESC may begin the terminator."""
-    return escape if len(escape) <= LONGEST_ESCAPE or escape.endswith("\x1b") else escape[:2]
-
-
-def _cut_long(line: str) -> list[str]:
-    if len(line) <= LONGEST_LINE // 4:
-        return [line]
-    data, at, pieces = line.encode(), 0, []
-    while len(data) - at > LONGEST_LINE:
-        end = _cut_point(data, at)
-        pieces.append(data[at:end].decode())
-        at = end
-    return [*pieces, data[at:].decode()]
-
-
-def _cut_point(data: bytes, at: int) -> int:
-    """The last place for a cut that splits neither a character nor a colour."""
-    end = at + LONGEST_LINE
-    while data[end] & 0xC0 == 0x80:
-        end -= 1
-    colour = data.rfind(b"\x1b", at + 1, end)
-    return colour if colour > 0 and b"m" not in data[colour:end] else end
-
-
 class Screen:
     """Follows the logs in a thread, at the terminal's own pace: a stalled terminal stalls nobody else."""
 
-    def __init__(self, out: TextIO, colour: bool, notes: TextIO | None = None, hidden: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        out: TextIO,
+        colour: bool,
+        notes: TextIO | None = None,
+        hidden: Sequence[str] = (),
+        wanted: Collection[int] | None = None,
+        merge: bool = True,
+    ) -> None:
         """The launcher's own lines go to `notes`, if it is another stream: they are no output of the program. They are
-        shown without the `hidden` secrets, as logs are written without them."""
+        shown without the `hidden` secrets, as logs are written without them. Of the processes only the `wanted` are
+        shown; with `merge`, a line that several of them say within a moment is shown once."""
         self._write = _writer(out)
         self._write_notes = _writer(notes or out)
         self._colour = colour
         self._hidden = tuple(hidden)
+        self._wanted = wanted
+        self._merge = merge
+        self._merger = Merger()
+        self.shows_prompts = False  # half lines of the one process, which may wait for an answer on this terminal
+        self._prompt = ""  # such a half line that stands on the screen, with its label
         self._tails: list[_Tail] = []
         self._notes: deque[_Note] = deque()
         self._awake = threading.Event()
@@ -173,8 +64,10 @@ class Screen:
         """Nobody reads the output any more."""
         return self._broken
 
-    def follow(self, log: ProcessLog, label: str, colour_index: int) -> None:
-        tail = _Tail(log, label, PALETTE[colour_index % len(PALETTE)], LineCutter(self._colour))
+    def follow(self, log: ProcessLog, label: str, process_id: int) -> None:
+        if self._wanted is not None and process_id not in self._wanted:
+            return
+        tail = _Tail(log, label, process_id, LineCutter(self._colour))
         tail.limit = tail.position if self._broken else tail.limit
         self._tails.append(tail)
         self.wake()
@@ -217,32 +110,56 @@ class Screen:
                 self._awake.wait(self._patience())
 
     def _take_turns(self) -> None:
-        batch: list[str] = []
-        size = 0
-        width = max((len(tail.label) for tail in self._tails), default=0)
-        for tail in self._tails:
-            block = self._prefix(tail, width, tail.advance())
-            batch.append(block)
-            size += len(block)
-            if size >= CHUNK:
-                self._show("".join(batch))
-                batch, size = [], 0
-        if any(batch):
-            self._show("".join(batch))
-        self._show_ripe_notes(width)
+        tails = list(self._tails)
+        speaking = [tail.process_id for tail in tails if not tail.is_over]
+        # A reader that is behind has no time to compare lines, nor to hold any.
+        hold = self._merge and len(tails) > 1 and not any(tail.is_behind for tail in tails)
+        for tail in tails:
+            lines = tail.advance()
+            if hold:
+                self._merger.add(tail.process_id, lines, speaking, time.monotonic())
+            else:
+                self._merger.pass_on(tail.process_id, lines)
+            if self._merger.ready_lines >= LINES_AT_ONCE:
+                self._show_ready()
+        self._merger.keep_time(time.monotonic())
+        self._show_ready()
+        self._show_ripe_notes()
+        if self.shows_prompts and not self._finished:
+            self._show_prompt()
 
-    def _show_ripe_notes(self, width: int) -> None:
+    def _show_ripe_notes(self) -> None:
         while self._notes and not self._finished and self._notes[0].is_ripe():
             text = self._notes.popleft().text
+            self._finished = text is None
+            if text is None:
+                # Of a log that was muted half a line would come after the verdict.
+                for tail in self._tails:
+                    if tail.limit == sys.maxsize:
+                        self._merger.add(tail.process_id, tail.cutter.flush(), (), time.monotonic())
+            self._merger.drain()
+            self._show_ready()
             if text is not None:
                 self._show_note(text)
-                continue
-            self._finished = True
-            # Of a log that was muted half a line would come after the verdict.
-            heard = [tail for tail in self._tails if tail.limit == sys.maxsize]
-            rest = "".join(self._prefix(tail, width, tail.cutter.flush()) for tail in heard)
-            if rest:
-                self._show(rest)
+
+    def _show_ready(self) -> None:
+        if ready := self._merger.take():
+            labels = {tail.process_id: tail.label for tail in self._tails}
+            width = max(map(len, labels.values()))
+            text = "".join(self._prefix(shown, labels, width) for shown in ready)
+            if self._prompt:
+                text = text[len(self._prompt) :] if text.startswith(self._prompt) else f"\n{text}"
+                self._prompt = ""
+            self._show(text)
+
+    def _show_prompt(self) -> None:
+        """What the one process has printed since its last line; what follows it goes on from there."""
+        for tail in self._tails:
+            if half := tail.cutter.half_line:
+                line = self._prefix(Shown((tail.process_id,), [half]), {tail.process_id: tail.label}, 0)[:-1]
+                if line.startswith(self._prompt) and line != self._prompt:
+                    self._show(line[len(self._prompt) :])
+                    self._prompt = line
 
     def _show(self, text: str) -> None:
         """A program that nobody reads any more goes on; the launcher's own lines may still have a reader."""
@@ -260,20 +177,22 @@ class Screen:
         lines = LineCutter(colour=False).feed(text.encode("utf-8", "replace") + b"\n")
         # Again: what cannot be shown may have stood inside of a secret.
         shown = redact_text("".join(f"{line}\n" for line in lines), self._hidden)
+        if self._prompt:
+            shown, self._prompt = f"\n{shown}", ""  # not on its line; it is shown again below
         try:
             self._write_notes(shown)
         except (OSError, ValueError):
             pass
 
-    def _prefix(self, tail: _Tail, width: int, lines: list[str]) -> str:
-        if not lines:
-            return ""
-        label = f"[{tail.label:<{width}}]"
-        prefix = f"\x1b[{tail.colour}m{label}{RESET} " if self._colour else f"{label} "
-        return prefix + f"\n{prefix}".join(lines) + "\n"
+    def _prefix(self, shown: Shown, labels: Mapping[int, str], width: int) -> str:
+        first, *others = shown.ids
+        label = f"[{name_ids(shown.ids) if others else labels[first]:<{width}}]"
+        colour = BOLD if others else PALETTE[first % len(PALETTE)]
+        prefix = f"\x1b[{colour}m{label}{RESET} " if self._colour else f"{label} "
+        return prefix + f"\n{prefix}".join(shown.lines) + "\n"
 
     def _patience(self) -> float | None:
-        dues = [tail.cutter.due for tail in self._tails if tail.cutter.due is not None]
+        dues = [due for due in (self._merger.due, *(tail.cutter.due for tail in self._tails)) if due is not None]
         return max(0.0, min(dues) - time.monotonic()) if dues else None
 
 
@@ -288,10 +207,10 @@ class _Note(NamedTuple):
 class _Tail:
     """How far one log has been shown."""
 
-    def __init__(self, log: ProcessLog, label: str, colour: int, cutter: LineCutter) -> None:
+    def __init__(self, log: ProcessLog, label: str, process_id: int, cutter: LineCutter) -> None:
         self.log = log
         self.label = label
-        self.colour = colour
+        self.process_id = process_id
         self.cutter = cutter
         self.position = log.start  # in bytes; the end of the log counts as one more
         self.limit = sys.maxsize
@@ -300,6 +219,14 @@ class _Tail:
     def goal(self) -> int:
         # In this order: an ended log does not grow.
         return min(self.log.ended + self.log.reach, max(self.limit, self.position))
+
+    @property
+    def is_behind(self) -> bool:
+        return self.position + CHUNK < min(self.log.reach, self.limit)
+
+    @property
+    def is_over(self) -> bool:
+        return self.position >= self.limit or (self.log.ended and self.position >= self.goal)
 
     def advance(self) -> list[str]:
         """The next lines, from no more than a chunk of the log."""

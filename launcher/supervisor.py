@@ -6,7 +6,7 @@ import math
 import queue
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
@@ -18,18 +18,18 @@ from launcher.channel import Channel, Ended, Heard, Stream, close_channels
 from launcher.clocks import Clock, same_clock
 from launcher.events import EventLog
 from launcher.logs import ProcessLog
-from launcher.plan import Plan
+from launcher.metrics import Metrics
+from launcher.plan import Plan, describe_devices
 from launcher.preparation import Preparation, Readiness
 from launcher.run import Run, try_write
 from launcher.screen import Screen
 from launcher.transports import CLOSE_PATIENCE
-from launcher.verdict import Failure, Verdict, crashed_alike
-from worker.identity import EXIT_PREEMPTED
+from launcher.verdict import Failure, Others, Verdict, crashed_alike
+from worker.identity import EXIT_PREEMPTED, GRACE
 
 if TYPE_CHECKING:
     from launcher.tree import Tree
 
-STOP_GRACE = 3.0
 TICK = 0.5
 # From the end of a run on: until its processes have ended, and until all that they printed is here. The latter may
 # take its time over a slow link; who asked the run to stop does not want to wait for it.
@@ -39,6 +39,8 @@ OUTPUT_PATIENCE_OTHERWISE = 30.0
 # Then the verdict is told before all output is here.
 TELL_AFTER = 1.0
 HINT_EVERY = 10.0
+# In a run that goes on; all of them are in its events.
+MOST_FAILURES_TOLD = 8
 # Seconds for an agent to say hello on a host that is connected; all of them get their source from one launcher.
 CONNECT_PATIENCE = 30.0
 CONNECT_PATIENCE_A_HOST = 0.1
@@ -47,6 +49,7 @@ LOST_PATIENCE = 0.5
 # Agents beat once a second.
 QUIET = 3.0
 COUNT_EVERY = 0.2
+ORDERLY = frozenset({0, EXIT_PREEMPTED})
 # This share of a lease without a look at the inbox: agents may have given the launcher up.
 LONG_ABSENCE = 0.8
 
@@ -80,38 +83,53 @@ class State:
     readiness: Readiness
     spawned: bool = False
     quiet: bool = False
+    grace: float = 3.0
+    keep_going: bool = False
     process_hosts: dict[int, str] = field(default_factory=dict)
     joining: set[int] = field(default_factory=set)
     joined: set[int] = field(default_factory=set)
+    separate: set[int] = field(default_factory=set)
     exits: dict[int, int] = field(default_factory=dict)
     crashes: dict[int, tuple[float, dict[str, Any]]] = field(default_factory=dict)
     failures: list[Failure] = field(default_factory=list)
     leavers: list[Failure] = field(default_factory=list)
     lost: list[Verdict] = field(default_factory=list)
+    lost_processes: set[int] = field(default_factory=set)
     nursery_death: Verdict | None = None
     interrupts: list[int] = field(default_factory=list)
     interrupted_at: float = 0.0
+    ended_before: set[int] = field(default_factory=set)  # processes that had ended when the run was asked to stop
     save_seconds: float | None = None
     saved_step: int | None = None
 
     @property
     def everyone_ended(self) -> bool:
-        return len(self.exits) == self.num_processes
+        return len(self.exits.keys() | self.lost_processes) == self.num_processes
 
     @property
-    def all_exits_are_orderly(self) -> bool:
-        return set(self.exits.values()) <= {0, EXIT_PREEMPTED}
+    def nobody_is_waited_for(self) -> bool:
+        """Who has lost a peer only waits for its own end."""
+        waiting = {number for number, (_, crash) in self.crashes.items() if crash["lost_peer"]}
+        return len(self.exits.keys() | self.lost_processes | waiting) == self.num_processes
 
     @property
     def was_preempted(self) -> bool:
-        return self.everyone_ended and self.all_exits_are_orderly and EXIT_PREEMPTED in self.exits.values()
+        codes = set(self.exits.values())
+        return len(self.exits) == self.num_processes and codes <= ORDERLY and EXIT_PREEMPTED in codes
 
     @property
     def stop_grace(self) -> float:
         """A save takes every process: once one is gone in another way, there is nothing to wait for."""
-        if self.save_seconds is None or not self.all_exits_are_orderly:
-            return STOP_GRACE
-        return self.save_seconds
+        left = [code for number, code in self.exits.items() if number not in self.ended_before]
+        if self.save_seconds is None or not ORDERLY.issuperset(left):
+            return self.grace
+        return max(self.grace, self.save_seconds)
+
+    @property
+    def request(self) -> int:
+        """The signal that asks processes to stop: what the launcher got; SIGTERM where that makes them save."""
+        is_ctrl_c = self.interrupts[0] == signal.SIGINT
+        return signal.SIGINT if is_ctrl_c and self.save_seconds is None else signal.SIGTERM
 
     @property
     def victims(self) -> list[Failure]:
@@ -151,6 +169,8 @@ WAIT, SPAWN, ASK_TO_STOP = Decision("wait"), Decision("spawn"), Decision("ask to
 def decide(state: State, now: float) -> Decision:
     if state.interrupts:
         return decide_stop(state, now)
+    if state.keep_going and state.spawned and not state.everyone_ended:
+        return WAIT
     if state.was_preempted:
         return Decision("end", verdicts.preempted(state.saved_step))
     if state.nursery_death is not None:
@@ -158,15 +178,16 @@ def decide(state: State, now: float) -> Decision:
     culprit = verdicts.find_culprit(state.failures, now, state.everyone_ended)
     if culprit is not None and culprit.is_a_cause:
         return Decision("end", blame(culprit, state))
-    if not (state.lost or state.cause_is_leaving or state.quiet):
+    more_may_come = not state.everyone_ended and (state.cause_is_leaving or state.quiet)
+    if not (state.lost or more_may_come):
         if (told := decide_absent(state, now)) is not None:
             return told
         if culprit is not None:
             return Decision("end", blame(culprit, state))
     if state.lost:
-        return Decision("end", state.lost[0])
+        return Decision("end", blame_lost_host(state))
     if state.everyone_ended:
-        return Decision("end", verdicts.succeeded(state.num_processes))
+        return Decision("end", verdicts.succeeded(state.num_processes, len(state.separate)))
     return WAIT if state.spawned else decide_start(state, now)
 
 
@@ -204,31 +225,52 @@ def decide_stop(state: State, now: float) -> Decision:
     if patient and state.save_seconds is not None and (trouble := find_trouble_with_saving(state)):
         return Decision("end", trouble)
     in_time = now - state.interrupted_at < state.stop_grace
-    if patient and in_time and not state.everyone_ended and not state.lost:
+    is_lost = bool(state.lost) and not state.keep_going
+    if patient and in_time and not state.nobody_is_waited_for and not is_lost:
         return ASK_TO_STOP
     number, step = state.interrupts[0], state.saved_step
     if state.was_preempted and number == signal.SIGTERM:
         return Decision("end", verdicts.preempted(step))
-    return Decision("end", verdicts.stopped_by(number, step, in_order=state.was_preempted))
+    failures = [] if len(state.interrupts) > 1 else find_own_failures(state)
+    return Decision("end", verdicts.stopped_by(number, step, state.was_preempted, failures, state.logs))
+
+
+def find_own_failures(state: State) -> list[Failure]:
+    """The first one first; a process that the request itself ended is none."""
+    own = [f for f in state.failures if f.is_a_cause and not f.ended_as_asked]
+    return sorted(own, key=lambda failure: failure.at)
 
 
 def find_trouble_with_saving(state: State) -> Verdict | None:
-    """A process that the request itself ended is none."""
-    causes = [f for f in state.failures if f.is_a_cause and f.code != -signal.SIGTERM]
+    """In a run that goes on, what went wrong before the request is none."""
+    causes = [f for f in find_own_failures(state) if f.process_id not in state.ended_before]
     if causes:
-        return blame(min(causes, key=lambda failure: failure.at), state)
-    return state.lost[0] if state.lost else None
+        return blame(causes[0], state)
+    return state.lost[0] if state.lost and not state.keep_going else None
 
 
 def blame(culprit: Failure, state: State) -> Verdict:
-    all_others = state.num_processes - 1
-    others = all_others - sum(code == 0 for code in state.exits.values())
+    others = state.num_processes - 1
     same = find_alike(culprit, state)
-    if len(same) == all_others:
+    if len(same) == others:
         # They are all the cause; the first of them that said something speaks for them.
         alike = [f for f in state.failures if f.resembles(culprit)]
         culprit = min(alike, key=lambda failure: (not failure.said, failure.process_id))
-    return verdicts.process_failed(culprit, all_others, others, len(same), state.logs)
+    lost = len(state.lost_processes) if state.keep_going else 0
+    became = Others(others, len(same), count_succeeded(state), lost, state.keep_going)
+    return verdicts.process_failed(culprit, became, state.logs)
+
+
+def blame_lost_host(state: State) -> Verdict:
+    if not (state.keep_going and state.spawned):
+        return state.lost[0]
+    lost = len(state.lost_processes)
+    elsewhere = Others(state.num_processes - lost, succeeded=count_succeeded(state), went_on=True)
+    return verdicts.with_others(state.lost[0], len(state.lost), lost, elsewhere)
+
+
+def count_succeeded(state: State) -> int:
+    return sum(code == 0 for code in state.exits.values())
 
 
 def find_alike(culprit: Failure, state: State) -> set[int]:
@@ -260,10 +302,16 @@ class Supervisor:
         self.logs: dict[int, ProcessLog] = {}
         self.setup_logs: dict[int, ProcessLog] = {}
         self.preparation = Preparation(plan, self.channels, secrets, code, tree, events.add, screen.note)
-        hosts = tuple(host.address for host in plan.cluster.hosts)
-        self.state = State(hosts, len(plan.processes), f"{run.logs}/", self.preparation.readiness)
+        self.metrics = Metrics(plan.cluster.metrics == "all", events.add, screen.note)
+        cluster, count = plan.cluster, len(plan.processes)
+        hosts = tuple(host.address for host in cluster.hosts)
+        self.state = State(
+            *(hosts, count, f"{run.logs}/", self.preparation.readiness),
+            grace=cluster.grace,
+            keep_going=cluster.keep_going,
+        )
         self.asked_to_stop = self.stopping = False
-        is_here = plan.cluster.transport == "local"
+        is_here = cluster.transport == "local"
         self.clocks = [same_clock() if is_here else Clock() for _ in hosts]
         self.silences = [Silence() for _ in hosts]
         self.uncounted = 0.0
@@ -276,13 +324,15 @@ class Supervisor:
         self.lost: set[int] = set()
         self.started: set[int] = set()
         self.has_told = False
+        self.failures_told = 0
+        self.on_spawn: Callable[[], None] = lambda: None
         self.began = self.hinted = time.monotonic()
 
     def run(self) -> Verdict:
         count, hosts = len(self.plan.processes), len(self.plan.cluster.hosts)
         on = self.state.hosts[0] if hosts == 1 else f"{hosts} hosts"
         what = "1 process" if count == 1 else f"{count} processes"
-        self.screen.note(f"launch: {what} on {on}; logs in {self.state.logs}")
+        self.screen.note(f"launch: {what} on {on}{describe_devices(self.plan)}; logs in {self.state.logs}")
         self.events.add("run started", run=self.run_folder.id, processes=count)
         self._connect_all()
         try:
@@ -290,6 +340,7 @@ class Supervisor:
             verdict = self._wind_up(verdict)
         finally:
             self._close_all()
+        verdict = verdicts.with_remarks(verdict, self.metrics.remarks())
         self.events.add("run ended", outcome=verdict.outcome, exit_code=verdict.exit_code, message=verdict.text())
         return verdict
 
@@ -321,10 +372,11 @@ class Supervisor:
             identity = self.plan.identity(process, self.run_folder.id, 1, *self.state.readiness.coordinator)
             is_python = self.plan.job.command is None
             found = self.preparation.env_of(process.host, process.local_process_id)
-            env = {**found, **process.env, **identity.to_env()}
+            env = {**found, **process.env, **identity.to_env(), GRACE: f"{self.state.grace:g}"}
             self.state.process_hosts[process.process_id] = host.address
             order = wire.Spawn(process.process_id, env, self.plan.argv(), is_python, time.time())
             self.channels[process.host].send(order)
+        self.on_spawn()
 
     # Watching.
 
@@ -373,11 +425,8 @@ class Supervisor:
         lease = self.plan.cluster.lease
         if not self.away or self.looked - self.away_until > lease + QUIET:
             return False
-        self.gone.add(host)
-        self.lost.add(host)
-        self.state.lost.append(verdicts.launcher_was_away(self.away, lease, self.state.logs))
         why = f"the launcher was away for {self.away:.1f} s"
-        self.events.add("host lost", host=self.state.hosts[host], why=why)
+        self._note_lost(host, why, verdicts.launcher_was_away(self.away, lease, self.state.logs))
         return True
 
     def _count_silence(self, seconds: float) -> None:
@@ -403,14 +452,16 @@ class Supervisor:
             return
         if not self.state.interrupts:
             self.state.interrupted_at = time.monotonic()
+            self.state.ended_before = set(self.state.exits)
             self.screen.note(f"launch: {verdicts.name_signal(number)}: {self._say_what_stops()} (again: at once)")
         self.state.interrupts.append(number)
         self.events.add("interrupted", signal=number)
 
     def _say_what_stops(self) -> str:
-        if self.state.save_seconds is None:
-            return "stopping the processes"
-        return f"asked the processes to save and stop; up to {self.state.save_seconds:g} s"
+        if not self.state.spawned:
+            return "stopping"
+        what = "stop" if self.state.save_seconds is None else "save and stop"
+        return f"asked the processes to {what}; up to {self.state.stop_grace:g} s"
 
     def _note_end(self, end: Ended) -> None:
         if end.unreachable is None:
@@ -426,13 +477,17 @@ class Supervisor:
         if host not in self.state.readiness.greeted:
             self._give_up(host, explain_no_agent(why, said, self.plan.cluster.agent_python))
             return
+        said = "\n".join([said, *find_remedies(said)])
+        self._note_lost(host, why, verdicts.host_lost(self.state.hosts[host], why, said, self.state.logs))
+
+    def _note_lost(self, host: int, why: str, verdict: Verdict) -> None:
         self.gone.add(host)
         self.lost.add(host)
-        address = self.state.hosts[host]
-        self.state.lost.append(
-            verdicts.host_lost(address, why, "\n".join([said, *find_remedies(said)]), self.state.logs)
-        )
-        self.events.add("host lost", host=address, why=why)
+        self.state.lost.append(verdict)
+        there = {process.process_id for process in self.plan.processes if process.host == host}
+        self.state.lost_processes |= there - self.state.exits.keys()
+        self.events.add("host lost", host=self.state.hosts[host], why=why)
+        self._tell_who_goes_on(f"{self.state.hosts[host]} {why}")
 
     def _give_up(self, host: int, problem: str) -> None:
         """It never had an agent."""
@@ -527,6 +582,18 @@ class Supervisor:
             began = to_monotonic(self.clocks[host].bring_here(crash["at"], time.time())[0])
         failure = Failure(event.process_id, address, event.code, began, tail, crash, give)
         (state.failures if event.code != 0 else state.leavers).append(failure)
+        if event.code != 0:
+            self._tell_who_goes_on(f"process {event.process_id} on {address} {verdicts.how_it_ended(event.code)}")
+
+    def _tell_who_goes_on(self, failed: str) -> None:
+        """A thousand failures would bury what the others print."""
+        state = self.state
+        if not state.keep_going or state.interrupts or state.everyone_ended or not state.spawned:
+            return
+        self.failures_told += 1
+        if self.failures_told <= MOST_FAILURES_TOLD:
+            more = "" if self.failures_told < MOST_FAILURES_TOLD else "; further failures are told at the end"
+            self.screen.note(f"launch: {failed}; the others go on{more}")
 
     def _when(self, host: int, event: wire.Exited) -> tuple[float, float]:
         """When a process ended, by this machine's clock, and how far that may be wrong."""
@@ -545,7 +612,7 @@ class Supervisor:
         elif fact.name == "nursery_died":
             count = self.plan.cluster.hosts[host].processes
             self.state.nursery_death = verdicts.nursery_died(address, fact.detail["problem"], count, self.state.logs)
-        if fact.name != "metrics" or fact.process_id == 0:  # those of all processes would fill a disk
+        if not self.metrics.note_fact(address, fact):
             self.events.add(fact.name, host=address, process_id=fact.process_id, detail=fact.detail)
 
     def _note_process_fact(self, host: int, process_id: int, name: str, detail: dict[str, Any]) -> None:
@@ -557,6 +624,8 @@ class Supervisor:
                 state.joining.add(process_id)
             case "joined", _:
                 state.joined.add(process_id)
+            case "ran_separately", _:
+                state.separate.add(process_id)
             case "saves_when_stopped", {"seconds": int(seconds) | float(seconds)}:
                 state.save_seconds = max(state.save_seconds or 0.0, seconds)
             case "saved", {"step": int(step)}:
@@ -579,7 +648,8 @@ class Supervisor:
         if is_number(there := crash.get("at")):
             at, _ = self.clocks[host].bring_here(there, at)
         self.state.crashes[process_id] = to_monotonic(at), crash
-        if crash["lost_peer"] or crash["explained"]:  # the process itself does not print it
+        is_one_of_many = crash["type"] == "KeyboardInterrupt" and self.state.num_processes > 1
+        if crash["lost_peer"] or crash["explained"] or is_one_of_many:  # the process itself does not print it
             self._save(self.run_folder.stacks_of(process_id), str(crash["traceback"]).encode())
 
     def _save(self, path: Path, data: bytes) -> bool:
@@ -627,7 +697,7 @@ class Supervisor:
     def _ask_to_stop(self) -> None:
         self.asked_to_stop = True
         for channel in self._living():
-            channel.send(wire.Signal(signal.SIGTERM))
+            channel.send(wire.Signal(self.state.request))
 
     def _living(self) -> list[Channel]:
         """Of hosts that have an agent; the others hear of the end when their streams are closed."""
@@ -636,8 +706,9 @@ class Supervisor:
     def _wind_up(self, verdict: Verdict) -> Verdict:
         """Stop every host and take in what is still on its way; who else failed only becomes known now."""
         # Whoever is still there when the grace after a Ctrl-C is over is stuck; after a second one nothing waits.
-        is_stuck = verdict.outcome == "stopped" and len(self.state.interrupts) == 1 and not self.state.everyone_ended
-        stacks = is_stuck or verdict.outcome in ("failed", "host lost")
+        was_patient = verdict.outcome == "stopped" and len(self.state.interrupts) == 1
+        stuck = len(self._unended()) if was_patient and not self.state.nobody_is_waited_for else 0
+        stacks, grace = bool(stuck) or verdict.outcome in ("failed", "host lost"), self.state.stop_grace
         culprit = next((f for f in self.state.failures if f.process_id == verdict.process_id), None)
         for process_id, log in self.logs.items():
             if verdict.process_id not in (None, process_id):
@@ -649,8 +720,9 @@ class Supervisor:
         self._await_ends(began + WIND_UP_PATIENCE)
         if culprit is not None:
             verdict = blame(culprit, self.state)
-        elif is_stuck and self.dumped:
-            verdict = verdicts.with_stacks(verdict, len(self.dumped), f"{self.run_folder.stacks}/")
+        elif stuck:
+            where = f"{self.run_folder.stacks}/" if self.dumped else None
+            verdict = verdicts.not_stopped(verdict, stuck, grace, where)
         self._await_output(verdict, began)
         return verdict
 

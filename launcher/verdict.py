@@ -23,6 +23,20 @@ PATIENCE_AFTER_A_LEAVE = 1.0
 NOTICED_LATE = 1.0
 # How long a process that jax itself names, and that still runs, gets to end or its host to be lost.
 PATIENCE_WITH_THE_NAMED = 4.0
+NOT_FAILED = ("succeeded", "preempted", "stopped")
+# How processes end that the request to stop itself has ended.
+REQUESTED = {code for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) for code in (-number, 128 + number)}
+# Of commands there is no crash record, but their last words may have a cause that is known here: a Python that does
+# without what was put on its PYTHONPATH, and a stdin that there is not.
+KNOWN_CAUSES = {
+    re.compile(r"Number of processes must be defined"): (
+        "A Python that leaves PYTHONPATH alone (-I, -E, -S, or a `worker` of its own) does not know the others: give",
+        "initialize() num_processes and process_id, from HOSTMESH_NUM_PROCESSES and HOSTMESH_PROCESS_ID.",
+    ),
+    re.compile(r"^(EOFError: EOF when reading a line|bdb\.BdbQuit)"): (
+        "Its stdin had nothing to read: only `launch --local 1` in the foreground passes its own on to the process.",
+    ),
+}
 # What a crash record holds, for one that a process made up itself.
 NO_CRASH = {
     "type": "an exception",
@@ -31,6 +45,7 @@ NO_CRASH = {
     "traceback": "",
     "lost_peer": False,
     "explained": False,
+    "hint": None,
 }
 
 
@@ -64,6 +79,12 @@ class Failure:
         return not self.lost_a_peer and not self.was_preempted
 
     @property
+    def ended_as_asked(self) -> bool:
+        """By the signal that asked it to end, or by what Python and shells make of that."""
+        is_interrupted = self.crash is not None and self.crash["type"] == "KeyboardInterrupt"
+        return is_interrupted or self.code in REQUESTED
+
+    @property
     def said(self) -> list[str]:
         return lines_worth_showing(self.tail, LAST_LINES)
 
@@ -81,6 +102,38 @@ class Failure:
 
 
 @dataclass(frozen=True)
+class Others:
+    """What became of the processes beside the culprit: in all, failed in the same way, succeeded, lost with a host.
+
+    The rest was stopped because of the culprit; unless they `went_on`, and failed by themselves.
+    """
+
+    count: int
+    alike: int = 0
+    succeeded: int = 0
+    lost: int = 0
+    went_on: bool = False
+
+    @property
+    def rest(self) -> int:
+        return self.count - self.alike - self.succeeded - self.lost
+
+    def tell(self) -> list[str]:
+        told = []
+        if self.alike and self.alike < self.count:
+            told.append(f"{_processes(self.alike)} failed in the same way.")
+        if self.rest and self.went_on:
+            told.append(f"{_processes(self.rest)} failed as well.")
+        elif self.rest:
+            told.append(f"{_processes(self.rest)} {'was' if self.rest == 1 else 'were'} stopped.")
+        if self.lost:
+            told.append(f"{_processes(self.lost)} {'was' if self.lost == 1 else 'were'} lost with a host.")
+        if self.went_on and self.succeeded:
+            told.append(f"{_processes(self.succeeded)} succeeded.")
+        return told
+
+
+@dataclass(frozen=True)
 class Verdict:
     outcome: str
     exit_code: int
@@ -89,9 +142,11 @@ class Verdict:
     host: str | None = None
     victims: int = 0
     detail: list[str] = field(default_factory=list)
+    remarks: tuple[str, ...] = ()  # about a run that ended well enough, and yet
 
-    def text(self) -> str:
-        return "\n".join([self.message, *("  " + line for line in self.detail)])
+    def text(self, took: str = "") -> str:
+        head = "; ".join([self.message + took, *self.remarks])
+        return "\n".join([head, *("  " + line for line in self.detail)])
 
 
 def crashed_alike(one: dict[str, Any], other: dict[str, Any]) -> bool:
@@ -139,24 +194,22 @@ def find_named(victims: Sequence[Failure], running: Collection[int]) -> int | No
     return min(set(votes), key=lambda number: (-votes.count(number), number), default=None)
 
 
-def succeeded(count: int) -> Verdict:
-    return Verdict("succeeded", 0, "the process succeeded" if count == 1 else f"all {count} processes succeeded")
+def succeeded(count: int, separate: int = 0) -> Verdict:
+    """`separate` of them used jax's devices and never joined the others, which may or may not have been meant."""
+    message = "the process succeeded" if count == 1 else f"all {count} processes succeeded"
+    who = "process" if separate == 1 else "processes"
+    remarks = [f"{separate} {who} never joined and ran separately: is a worker.join() missing?"] if separate else []
+    return Verdict("succeeded", 0, message, remarks=tuple(remarks))
 
 
-def process_failed(culprit: Failure, all_others: int, others: int, same: int, logs: str) -> Verdict:
-    """Of `all_others`, `others` did not succeed; `same` of these failed by themselves in the same way."""
+def process_failed(culprit: Failure, others: Others, logs: str) -> Verdict:
     who = f"process {culprit.process_id} on {culprit.host}"
-    detail = _why(culprit)
-    if same == all_others > 0:
-        who = f"all {same + 1} processes failed alike: each"
-    elif same:
-        detail.append(f"{_processes(same)} failed in the same way.")
-    if others - same:
-        detail.append(f"{_processes(others - same)} {'was' if others - same == 1 else 'were'} stopped.")
-    detail.append(f"Logs: {logs}")
+    if others.alike == others.count > 0:
+        who = f"all {others.count + 1} processes failed alike: each"
+    detail = [*_why(culprit), *others.tell(), f"Logs: {logs}"]
     code = culprit.code if culprit.code > 0 else 128 - culprit.code
     message = f"the run failed: {who} {how_it_ended(culprit.code)}"
-    return Verdict("failed", code, message, culprit.process_id, culprit.host, others - same, detail)
+    return Verdict("failed", code, message, culprit.process_id, culprit.host, others.rest, detail)
 
 
 def process_left(leaver: Failure, victims: Sequence[Failure], logs: str) -> Verdict:
@@ -197,6 +250,13 @@ def host_lost(host: str, why: str, said: str, logs: str) -> Verdict:
     return Verdict("host lost", EXIT_HOST_LOST, f"the run failed: {host} {why}", None, host, 0, detail)
 
 
+def with_others(verdict: Verdict, hosts: int, lost: int, others: Others) -> Verdict:
+    """A lost host's, in a run that went on: `lost` processes went with `hosts`, and `others` are those elsewhere."""
+    *detail, logs = verdict.detail
+    who, whom = "1 process was" if lost == 1 else f"{lost} processes were", "it" if hosts == 1 else f"{hosts} hosts"
+    return replace(verdict, victims=lost, detail=[*detail, f"{who} lost with {whom}.", *others.tell(), logs])
+
+
 def refused(problems: Mapping[str, Sequence[str]]) -> Verdict:
     return Verdict("refused", EXIT_USAGE, "nothing was started", detail=_list_problems(problems))
 
@@ -232,16 +292,35 @@ def preempted(step: int | None) -> Verdict:
     return Verdict("preempted", EXIT_PREEMPTED, f"preempted{saved}")
 
 
-def stopped_by(number: int, step: int | None = None, in_order: bool = False) -> Verdict:
-    """`step` is that of the last save; `in_order` says that every process left after it."""
+def stopped_by(
+    number: int, step: int | None = None, in_order: bool = False, failures: Sequence[Failure] = (), logs: str = ""
+) -> Verdict:
+    """`step` is that of the last save; `in_order` says that every process left after it. `failures` are processes that
+    ended otherwise than by the request."""
     saved = "" if step is None else f"; {'' if in_order else 'last '}saved at step {step}"
-    return Verdict("stopped", 128 + number, f"stopped by {name_signal(number)}{saved}")
+    return Verdict("stopped", 128 + number, f"stopped by {name_signal(number)}{saved}", detail=_tell(failures, logs))
 
 
-def with_stacks(verdict: Verdict, count: int, stacks: str) -> Verdict:
-    """Of processes that had to be killed: where each of them was."""
+def _tell(failures: Sequence[Failure], logs: str) -> list[str]:
+    if not failures:
+        return []
+    first, *others = failures
+    who = f"process {first.process_id} on {first.host} {how_it_ended(first.code)}"
+    too = [f"{_processes(len(others))} failed too."] if others else []
+    return [who, *("  " + line for line in _why(first)), *too, f"Logs: {logs}"]
+
+
+def not_stopped(verdict: Verdict, count: int, seconds: float, stacks: str | None) -> Verdict:
+    """Of processes that had to be killed: where each of them was, as far as it could be asked."""
     who = "1 process" if count == 1 else f"{count} processes"
-    return replace(verdict, detail=[*verdict.detail, f"{who} did not stop in time; stacks: {stacks}"])
+    where = f"; stacks: {stacks}" if stacks else ""
+    told = f"{who} did not stop within {seconds:g} s (--grace gives more){where}"
+    return replace(verdict, detail=[*verdict.detail, told])
+
+
+def with_remarks(verdict: Verdict, remarks: Sequence[str]) -> Verdict:
+    """On the one line of a run that did not fail: a failure has its cause to tell."""
+    return replace(verdict, remarks=(*verdict.remarks, *remarks)) if verdict.outcome in NOT_FAILED else verdict
 
 
 def name_signal(number: int) -> str:
@@ -262,11 +341,14 @@ def how_it_ended(code: int) -> str:
 def _why(failure: Failure) -> list[str]:
     crash = failure.crash
     if crash is None:
-        return failure.said
+        known = [lines for words, lines in KNOWN_CAUSES.items() if any(map(words.search, failure.said))]
+        return [*failure.said, *(line for lines in known for line in lines)]
     head, *rest = str(crash["message"]).splitlines() or [""]
     if crash["explained"]:
         return _shorten([head, *rest])
     place = [f"  {crash['place']}"] if crash["place"] else []
+    if crash["hint"]:
+        place.append(str(crash["hint"]))
     if failure.said and crash["type"] == "SystemExit" and head.isdecimal():
         return [*failure.said, *place]  # sys.exit(2) explains nothing; what was printed before it may
     return [f"{crash['type']}: {head}".rstrip(": "), *rest[:3], *place]

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,22 +27,33 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 
 OURS = ("HOSTMESH_", "JAX_", "XLA_", "PYTHON")
 
-# What a shell puts in the background begins with SIGINT ignored; the programs that tests start must not inherit that.
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+# What a shell puts in the background begins with SIGINT ignored, what nohup starts with SIGHUP; the programs that tests
+# start must not inherit that.
+for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, handler)
+
+
+def show_all(args: Sequence[str]) -> list[str]:
+    """Tests count what each process says, so they are shown every line unless they ask for something else."""
+    asks = {"--show", "--quiet", "--version", "--completion"} & set(args) or args[:1] == ("check",)
+    return [] if asks else ["--show", "all"]
 
 
 class LiveRun:
     """A running `launch --json`: its events arrive on stdout, the workers' lines on stderr."""
 
-    def __init__(self, folder: Path, *args: str, env: dict[str, str] | None = None, **popen: Any) -> None:
+    def __init__(
+        self, folder: Path, *args: str, env: dict[str, str] | None = None, below: Sequence[str] = (), **popen: Any
+    ) -> None:
+        """`below` is a program, with arguments, that is to start the launcher."""
         self.folder = folder
         self.seen: list[dict[str, Any]] = []
         self._events: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self.stderr_file = folder / f"stderr-{id(self)}"
         with self.stderr_file.open("wb") as stderr:
             self.launcher = subprocess.Popen(
-                [*LAUNCH, "--json", *args],
+                [*below, *LAUNCH, "--json", *show_all(args), *args],
                 cwd=folder,
                 env=clean_env(env),
                 stdin=subprocess.DEVNULL,
@@ -170,9 +181,11 @@ def start(tmp_path: Path) -> Iterator[Start]:
 def launch(tmp_path: Path) -> Launch:
     """Run `launch ARGS…` to its end in a folder of the test's own."""
 
-    def run(*args: str, env: dict[str, str] | None = None, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+    def run(
+        *args: str, env: dict[str, str] | None = None, timeout: float = 60, all_lines: bool = True
+    ) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [*LAUNCH, *args],
+            [*LAUNCH, *(show_all(args) if all_lines else ()), *args],
             cwd=tmp_path,
             env=clean_env(env),
             stdin=subprocess.DEVNULL,

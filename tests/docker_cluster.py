@@ -124,7 +124,7 @@ class LauncherMachine:
 
     LAUNCH = (
         "cd /work && export PYTHONPATH=/repo PYTHONDONTWRITEBYTECODE=1 && "
-        "/opt/venv/bin/python -P -c 'from launcher.cli import main; main()' --hosts cluster.yaml script.py "
+        "/opt/venv/bin/python -P -c 'from launcher.cli import main; main()' --show all --hosts cluster.yaml script.py "
         "> stderr-said 2>&1; echo $? > stderr-code"
     )
 

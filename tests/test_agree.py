@@ -66,7 +66,7 @@ def learnt(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     folder = tmp_path_factory.mktemp("meetings")
     (folder / "meetings.py").write_text(MEETINGS)
     run = subprocess.run(
-        [*LAUNCH, "--local", "3", "meetings.py"],
+        [*LAUNCH, "--show", "all", "--local", "3", "meetings.py"],
         cwd=folder,
         env=clean_env(),
         capture_output=True,

@@ -77,6 +77,7 @@ BAD_COMMANDS = {
     "0 processes": (["--local", "0", "script.py"], "found 0, wanted a whole number of at least 1"),
     "too many": (["--local", "999999", "script.py"], "--local: found 999999, wanted from 1 to"),
     "a word": (["--local", "two", "script.py"], "found two, wanted a whole number"),
+    "no grace": (["--local", "2", "--grace", "0", "script.py"], "found 0, wanted a number of seconds above 0"),
     "0 devices": (["--local", "2", "--devices", "0", "script.py"], "found 0, wanted a whole number of at least 1"),
     "unknown option": (["--lokal", "2", "script.py"], "unknown option --lokal; nearest is --local"),
     "misspelt, and no script": (["--local", "4", "--devces", "2"], "unknown option --devces; nearest is --devices"),

@@ -41,10 +41,10 @@ def test_a_host_that_is_connected_and_never_finishes_has_its_time(
     program: Callable[..., str],
 ) -> None:
     hosts = [{"address": "a", "internal_address": "127.0.0.1"}, {"address": "b", "python": program("sleep 1000")}]
-    done = launch("check", "--hosts", cluster(hosts=hosts), "--timeout", "4", "--json", timeout=30)
+    done = launch("check", "--hosts", cluster(hosts=hosts), "--timeout", "10", "--json", timeout=60)
     assert done.returncode == 69
     found = findings(done)
-    assert "it is connected, but has not finished looking around within 4 s" in found["b", "reachable"]["found"]
+    assert "it is connected, but has not finished looking around within 10 s" in found["b", "reachable"]["found"]
     assert found["a", "python"]["level"] == "ok" and "--timeout" in found["b", "reachable"]["found"]
 
 

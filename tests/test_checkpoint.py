@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -16,6 +17,7 @@ import pytest
 from conftest import Launch, Script, Start, await_true
 
 from worker.checkpoint import Checkpoint
+from worker.checkpoint_folder import CheckpointFolder
 from worker.errors import CheckpointError
 
 ABOUT = {"source": "digits:train", "batch_size": 64, "seed": 0}
@@ -28,7 +30,7 @@ from typing import Any, NamedTuple
 import jax, numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
-from worker import checkpoint
+from worker import checkpoint_folder
 from worker.checkpoint import Checkpoint
 from worker.distributed import join
 from worker.errors import CheckpointError
@@ -85,6 +87,9 @@ else:
         assert leaf.sharding.is_equivalent_to(NamedSharding(mesh, spec if leaf.ndim else P()), leaf.ndim)
         for shard in leaf.addressable_shards:
             assert np.asarray(shard.data).tobytes() == wanted[shard.index].tobytes()
+    part = kept.restore({"w": state["w"]}, weights_only=True)["w"]
+    for shard in part.addressable_shards:
+        assert np.asarray(shard.data).tobytes() == values["w"][shard.index].tobytes()
 kept.save(step, state, 100 * step)
 kept.close()
 """
@@ -114,7 +119,7 @@ def test_a_state_goes_bit_for_bit_to_other_processes_devices_and_meshes(
 FOLDERS = (
     BEGIN
     + """
-checkpoint.TOKEN_PATIENCE = 0.2
+checkpoint_folder.TOKEN_PATIENCE = 0.2
 
 def attempt(folder, **about):
     try:
@@ -163,7 +168,7 @@ values = np.random.default_rng(0).standard_normal((1 << 12, 1 << 11), np.float32
 state = {"w": put(values, make_mesh(2, 1), P("data"))}
 
 def die_in_the_middle():
-    while not any(Path("kept/2.orbax-checkpoint-tmp").glob("**/ocdbt*")):
+    while not any(Path("kept").glob("2.orbax-checkpoint-tmp*/**/ocdbt*")):
         time.sleep(0.001)
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -176,7 +181,7 @@ if restored is None:
     kept.wait()
 else:
     found, loader_state = restored
-    assert loader_state == 10 and os.listdir("kept") == ["1"], os.listdir("kept")
+    assert loader_state == 10 and sorted(os.listdir("kept")) == [".owner-2", "1"], os.listdir("kept")
     kept.save(2, found, 20)
     kept.close()
 """
@@ -187,7 +192,8 @@ def test_a_torn_save_is_never_picked_up(launch: Launch, script: Script, tmp_path
     name = script(TORN)
     run = launch("--local", "2", name)
     assert run.returncode == 128 + signal.SIGKILL, run.stdout + run.stderr
-    assert sorted(os.listdir(tmp_path / "kept")) == ["1", "2.orbax-checkpoint-tmp"]
+    owner, first, torn = sorted(os.listdir(tmp_path / "kept"))
+    assert owner == ".owner-1" and first == "1" and torn.startswith("2.orbax-checkpoint-tmp-")
     run = launch("--local", "2", name)
     assert run.returncode == 0, run.stdout + run.stderr
     assert sorted(os.listdir(tmp_path / "kept")) == ["1", "2"]
@@ -345,7 +351,8 @@ def test_a_step_about_other_data_is_refused(folder: Path) -> None:
     assert str(caught.value) == (
         f"step 5 in {folder} was saved about other data: batch_size: found 64, wanted 128; "
         "tail: found none, wanted pad; seed: found 0, wanted none; "
-        "use the old values, or another folder (--checkpoint-dir)"
+        "use the old values, or another folder (--checkpoint-dir), or take its state alone: "
+        "restore(like, weights_only=True)"
     )
 
 
@@ -365,6 +372,72 @@ def test_a_step_with_another_state_is_refused_by_its_leaf(
     with pytest.raises(CheckpointError) as caught:
         Checkpoint(folder, about=ABOUT).restore({**make_state(), **change})
     assert f"step 5 in {folder} holds another state: " in str(caught.value) and difference in str(caught.value)
+
+
+def test_weights_alone_go_on_with_other_data_also_in_part(folder: Path) -> None:
+    """Beside a program that owns the folder, which this one neither waits for nor changes."""
+    kept = Checkpoint(folder, about=ABOUT)
+    kept.save(5, make_state(5.0), 320)
+    kept.wait()
+    reading = Checkpoint(folder, about={"batch_size": 1}, read_only=True)
+    whole = reading.restore(make_state(), weights_only=True)
+    assert (
+        isinstance(whole["params"], Pair) and (whole["params"].w == 5).all() and (whole["step"] == np.arange(3)).all()
+    )
+    part = reading.restore({"params": {"w": jnp.zeros((4, 2))}}, weights_only=True)
+    assert list(part) == ["params"] and (part["params"]["w"] == 5).all()
+    with pytest.raises(
+        CheckpointError, match=r"holds another state: params/w: found float32\[4,2\], wanted float32\[2\]"
+    ):
+        reading.restore({"params": {"w": jnp.zeros(2)}}, weights_only=True)
+    with pytest.raises(CheckpointError, match="was saved about other data: batch_size"):
+        reading.restore(make_state())
+    with pytest.raises(CheckpointError, match="opened with read_only=True"):
+        reading.save(6, make_state(), 0)
+    kept.save(6, make_state(6.0), 384)
+    kept.close()
+    newest = reading.restore(make_state(), weights_only=True)
+    assert (newest["params"].w == 6).all() and sorted(os.listdir(folder)) == ["5", "6"]
+    reading.close()
+
+
+def test_a_folder_that_is_only_read_is_not_made(folder: Path) -> None:
+    with pytest.raises(CheckpointError, match=f"{folder} cannot be read: No such file or directory"):
+        Checkpoint(folder, about=ABOUT, read_only=True)
+    assert not folder.exists()
+
+
+def test_a_program_may_open_its_own_folder_twice(folder: Path) -> None:
+    """A save that is still being written is no leftover then."""
+    first = Checkpoint(folder, about=ABOUT)
+    state = {"w": jnp.ones((2048, 1024))}
+    first.save(1, state, 1)
+    second = Checkpoint(folder, about=ABOUT)
+    first.close()
+    assert (folder / "1").exists() and (folder / ".owner-1").exists()
+    second.close()
+    assert os.listdir(folder) == ["1"]
+
+
+def test_who_lost_the_folder_fails_at_the_next_save_and_writes_nothing(folder: Path) -> None:
+    kept = Checkpoint(folder, about=ABOUT)
+    kept.save(1, make_state(), 64)
+    kept.wait()
+    owner = json.loads((folder / ".owner-1").read_text())
+    (folder / ".owner-2").write_text(json.dumps({**owner, "token": "another", "run": "1117-xyz", "host": "gpu-b"}))
+    with pytest.raises(CheckpointError, match=f"step 2 could not be saved in {folder}: .* taken over by run 1117-xyz"):
+        kept.save(2, make_state(), 128)
+    assert sorted(os.listdir(folder)) == [".owner-1", ".owner-2", "1"]
+
+
+def test_a_save_that_was_overtaken_half_way_never_gets_its_name(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = Checkpoint(folder, about=ABOUT)
+    answers = iter([None, "the folder was taken over"])  # before the save, and when it is complete
+    monkeypatch.setattr(CheckpointFolder, "lost", lambda _: next(answers))
+    kept.save(1, make_state(), 64)
+    with pytest.raises(CheckpointError, match="step 1 could not be saved in .*: the folder was taken over"):
+        kept.wait()
+    assert not (folder / "1").exists()
 
 
 def test_a_leaf_without_a_sharding_is_named(folder: Path) -> None:

@@ -39,8 +39,11 @@ env: {JAX_PLATFORMS: cuda, SEED: 7, EMPTY: ""}
 secrets: [WANDB_API_KEY]
 preload: [numpy, orbax.checkpoint]
 lease: 2.5
+grace: 20
+keep_going: true
 restarts: 3
 hang_timeout: 300
+metrics: all
 run: {script: train.py, args: [--steps, 1000]}
 """
 
@@ -97,8 +100,11 @@ def test_every_key_is_read() -> None:
         local_devices=((0, 1), (2, 3)),
         preload=("numpy", "orbax.checkpoint"),
         lease=2.5,
+        grace=20.0,
+        keep_going=True,
         restarts=3,
         hang_timeout=300.0,
+        metrics="all",
         run=Job(script="train.py", args=("--steps", "1000")),
     )
 
@@ -431,6 +437,8 @@ def test_a_hosts_settings_are_checked(settings: str, problem: str) -> None:
         ("secrets: [a b]", f"secrets[0]: found 'a b', wanted {A_NAME}"),
         ("secrets: [HOSTMESH_KEY]", f"secrets[0]: found 'HOSTMESH_KEY', wanted {A_NAME}"),
         ("secrets: [{KEY: value}]", f"secrets[0]: found a mapping, wanted {A_NAME}"),
+        ("metrics: some", "metrics: found 'some', wanted 0 (those of process 0) or all"),
+        ("metrics: 1", "metrics: found 1, wanted 0 (those of process 0) or all"),
         ("preload: numpy", "preload: found 'numpy' (text), wanted a list of modules"),
         ("preload: [a-b]", "preload[0]: found 'a-b', wanted a dotted name such as package.module"),
         ("lease: 0.5", "lease: found 0.5, wanted 1 second or more"),
@@ -441,6 +449,10 @@ def test_a_hosts_settings_are_checked(settings: str, problem: str) -> None:
         ("restarts: -1", "restarts: found -1, wanted a whole number, 0 or more"),
         ("restarts: 1.5", "restarts: found 1.5 (a number), wanted a whole number, 0 or more"),
         ("restarts: false", "restarts: found false (a boolean), wanted a whole number, 0 or more"),
+        ("grace: 0", "grace: found 0, wanted more than 0 seconds"),
+        ("grace: 20s", "grace: found '20s' (text), wanted more than 0 seconds"),
+        ("keep_going: 1", "keep_going: found 1 (a whole number), wanted true or false"),
+        ("keep-going: true", "unknown key 'keep-going'; nearest is 'keep_going'"),
         ("hang_timeout: 0", "hang_timeout: found 0, wanted more than 0 seconds"),
         ("hang_timeout: -3.5", "hang_timeout: found -3.5, wanted more than 0 seconds"),
         ("hang_timeout: 5:00", "hang_timeout: found 5:00, wanted more than 0 seconds"),

@@ -41,7 +41,9 @@ CALLBACKS = {
 @pytest.mark.parametrize("kind", CALLBACKS)
 def test_an_error_in_a_callback_is_the_users_own(kind: str) -> None:
     record = record_of(lambda: CALLBACKS[kind](divide))
-    assert (record["type"], record["message"]) == ("ZeroDivisionError", "integer division or modulo by zero")
+    with pytest.raises(ZeroDivisionError) as plain:
+        divide(1)
+    assert (record["type"], record["message"]) == ("ZeroDivisionError", str(plain.value))  # Python 3.14's are shorter
     assert re.fullmatch(
         r"\S*test_crash\.py:\d+ in divide \(a callback of \S*test_crash\.py:\d+ in \S+\)", record["place"]
     )

@@ -9,7 +9,7 @@ import pytest
 
 from launcher.preparation import Readiness
 from launcher.supervisor import ASK_TO_STOP, SPAWN, WAIT, State, decide
-from launcher.verdict import NO_CRASH, Failure, Verdict, host_lost, nursery_died
+from launcher.verdict import NO_CRASH, Failure, Verdict, host_lost, nursery_died, with_remarks
 
 NOW = 100.0
 OWN = {**NO_CRASH, "type": "ValueError", "message": "no data", "place": "train.py:8 in main"}
@@ -279,6 +279,20 @@ def test_a_second_interrupt_ends_at_once() -> None:
     assert ended(running(interrupts=[signal.SIGTERM, signal.SIGINT], interrupted_at=NOW)).exit_code == 143
 
 
+REQUESTED = {
+    "Ctrl-C": (running(interrupts=[signal.SIGINT]), signal.SIGINT),
+    "Ctrl-C, to processes that save": (running(interrupts=[signal.SIGINT], save_seconds=60), signal.SIGTERM),
+    "SIGTERM": (running(interrupts=[signal.SIGTERM]), signal.SIGTERM),
+    "SIGHUP": (running(interrupts=[signal.SIGHUP]), signal.SIGTERM),
+}
+
+
+@pytest.mark.parametrize("request_", REQUESTED)
+def test_processes_get_what_the_launcher_got_or_what_makes_them_save(request_: str) -> None:
+    known, wanted = REQUESTED[request_]
+    assert known.request == wanted
+
+
 def test_an_interrupt_before_anything_runs_ends_at_once() -> None:
     assert ended(state(interrupts=[signal.SIGHUP], interrupted_at=NOW)).exit_code == 129
 
@@ -288,6 +302,36 @@ def test_processes_that_end_on_request_are_no_failures() -> None:
         interrupts=[2], interrupted_at=NOW, failures=[failure(0, NOW, code=-15)], exits=dict.fromkeys(range(4), -15)
     )
     assert ended(stopped).outcome == "stopped"
+
+
+ENDED_AS_ASKED = {
+    "by Ctrl-C": failure(0, NOW, code=-2),
+    "by SIGTERM": failure(0, NOW, code=-15),
+    "a shell's program by Ctrl-C": failure(0, NOW, code=130),
+    "by KeyboardInterrupt": failure(0, NOW, crash={**OWN, "type": "KeyboardInterrupt"}),
+    "by losing a peer who stopped": failure(0, NOW, crash=PEER),
+}
+
+
+@pytest.mark.parametrize("how", ENDED_AS_ASKED)
+def test_a_stop_is_explained_by_no_process_that_ended(how: str) -> None:
+    exits = dict.fromkeys(range(4), 0) | {0: 1}
+    assert ended(running(interrupts=[2], failures=[ENDED_AS_ASKED[how]], exits=exits)).detail == []
+
+
+def test_who_fails_while_it_stops_is_told() -> None:
+    failures = [failure(1, 9.5), failure(2, 9, crash=OWN), failure(3, 9, code=-15)]
+    exits = {0: 0, **{each.process_id: each.code for each in failures}}
+    verdict = ended(running(interrupts=[15], interrupted_at=NOW, failures=failures, exits=exits))
+    assert (verdict.exit_code, verdict.message) == (143, "stopped by SIGTERM")
+    who = ["process 2 on a exited with 1", "  ValueError: no data", "    train.py:8 in main"]
+    assert verdict.detail == [*who, "1 other process failed too.", "Logs: logs/"]
+
+
+def test_a_stop_does_not_wait_for_processes_that_only_wait_for_their_end() -> None:
+    asked = {"interrupts": [2], "interrupted_at": NOW, "exits": dict.fromkeys(range(3), -2)}
+    assert decide(running(**asked), NOW) is ASK_TO_STOP
+    assert ended(running(**asked, crashes={3: (NOW, PEER)})).message == "stopped by Ctrl-C"
 
 
 def test_victims_are_counted_and_likes_are_told_apart() -> None:
@@ -358,10 +402,14 @@ STILL_SAVING = {
     "some have left": stopping(59, exits={0: 75, 1: 0}, failures=[failure(0, NOW - 9, code=75)]),
     "one ended by the request itself": stopping(2, exits={0: -15}, failures=[failure(0, NOW, code=-15)]),
     "nobody saves, and three seconds are not over": stopping(2, save_seconds=None),
+    "nobody saves, and the grace is not over": stopping(19, save_seconds=None, grace=20),
+    "the grace is longer than their own time": stopping(19, save_seconds=10, grace=20),
 }
 DONE_SAVING = {
     "time is over": stopping(60),
-    "their own time is over, which is short": stopping(1, save_seconds=1),
+    "their own time is over, which is short": stopping(1, save_seconds=1, grace=0.5),
+    "the grace is over, which is longer than their own time": stopping(20, save_seconds=10, grace=20),
+    "nobody saves, and the grace is over, which is short": stopping(1, save_seconds=None, grace=0.5),
     "one is gone unsaved, and so nobody can save": stopping(3, exits={0: -15}, failures=[failure(0, NOW, code=-15)]),
     "nobody saves, and three seconds are over": stopping(3, save_seconds=None),
 }
@@ -435,3 +483,100 @@ def test_a_bare_exit_code_is_explained_by_what_was_printed() -> None:
 def test_a_process_alone_is_never_all_processes() -> None:
     alone = State(("a",), 1, "logs/", hosts(), failures=[failure(0, 9, crash=OWN)], exits={0: 1})
     assert ended(alone).message == "the run failed: process 0 on a exited with 1"
+
+
+def going_on(**known: Any) -> State:
+    return running(keep_going=True, **known)
+
+
+def together(*failures: Failure, succeeded: tuple[int, ...] = ()) -> dict[str, Any]:
+    exits = {each.process_id: each.code for each in failures}
+    return {"failures": list(failures), "exits": {**exits, **dict.fromkeys(succeeded, 0)}}
+
+
+GOES_ON = {
+    "after a failure": going_on(**together(failure(1, 9, crash=OWN))),
+    "after a kill": going_on(**together(failure(1, 9, code=-9))),
+    "after victims": going_on(**together(failure(1, 9, crash=PEER), failure(2, 9, crash=PEER), failure(3, 9))),
+    "after a lost host": going_on(lost=[LOST], lost_processes={2, 3}, exits={0: 0}),
+    "after a nursery's death": going_on(nursery_death=LOST, **together(failure(0, 9, code=-9))),
+    "though somebody left before others were done": going_on(
+        leavers=[left(0, 9)], joined={0, 1}, **together(failure(1, 9.1, crash=PEER), succeeded=(0,))
+    ),
+}
+
+
+@pytest.mark.parametrize("situation", GOES_ON)
+def test_a_run_that_keeps_going_ends_nobody(situation: str) -> None:
+    assert decide(GOES_ON[situation], NOW) is WAIT
+
+
+KEPT_GOING = {
+    "one failed": (
+        going_on(**together(failure(1, 9, crash=OWN), succeeded=(0, 2, 3))),
+        (1, "process 1 on a exited with 1", ["3 other processes succeeded."]),
+    ),
+    "the first cause, its like, and victims": (
+        going_on(
+            **together(failure(3, 9, crash=OWN), failure(1, 8, crash=PEER), failure(2, 10, crash=OWN), succeeded=(0,))
+        ),
+        (1, "process 3 on a exited with 1", [
+            "1 other process failed in the same way.", "1 other process failed as well.", "1 other process succeeded."
+        ]),
+    ),
+    "a cause, and a lost host": (
+        going_on(lost=[LOST], lost_processes={2, 3}, **together(failure(1, 9, code=-11), succeeded=(0,))),
+        (139, "process 1 on a was killed by signal 11 (SIGSEGV)", [
+            "2 other processes were lost with a host.", "1 other process succeeded."
+        ]),
+    ),
+    "a lost host, and its victim": (
+        going_on(lost=[LOST], lost_processes={2, 3}, **together(failure(1, 9, crash=PEER), succeeded=(0,))),
+        (69, "b lost its agent", [
+            "2 processes were lost with it.", "1 other process failed as well.", "1 other process succeeded."
+        ]),
+    ),
+    "all of them alike": (
+        going_on(**together(*(failure(k, 9, crash=OWN) for k in range(4)))),
+        (1, "all 4 processes failed alike: each exited with 1", []),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("situation", KEPT_GOING)
+def test_a_run_that_kept_going_says_who_failed_and_who_did_not(situation: str) -> None:
+    known, (exit_code, message, told) = KEPT_GOING[situation]
+    verdict = ended(known)
+    assert (verdict.exit_code, verdict.message) == (exit_code, f"the run failed: {message}")
+    assert [line for line in verdict.detail if line.endswith(".")] == told and verdict.detail[-1] == "Logs: logs/"
+
+
+def test_a_run_that_kept_going_succeeds_or_is_preempted_as_any_other() -> None:
+    assert ended(going_on(exits=dict.fromkeys(range(4), 0))).outcome == "succeeded"
+    assert ended(going_on(exits=dict.fromkeys(range(4), 75))).outcome == "preempted"
+
+
+def test_keep_going_is_about_processes_that_have_started() -> None:
+    assert ended(state(hosts(refused={0: ["no"], 1: ["no"]}), keep_going=True)).outcome == "refused"
+    assert ended(state(keep_going=True, lost=[LOST], lost_processes={2, 3})) is LOST
+
+
+def test_what_failed_before_a_request_does_not_cut_the_time_to_save() -> None:
+    known = together(failure(1, 9, crash=OWN))
+    asked = stopping(59, keep_going=True, ended_before={1}, **known)
+    assert decide(asked, NOW) is ASK_TO_STOP
+    verdict = ended(asked, NOW + 2)
+    assert verdict.message == "stopped by Ctrl-C" and verdict.detail[0] == "process 1 on a exited with 1"
+
+
+def test_victims_alone_are_no_success_though_their_host_is_silent_by_now() -> None:
+    victims = [failure(k, NOW, crash=PEER) for k in range(4)]
+    assert ended(running(quiet=True, **together(*victims))).outcome == "failed"
+
+
+def test_a_remark_is_on_the_line_of_a_run_that_did_not_fail() -> None:
+    remarks = ["loss was not finite from step 37 on"]
+    told = with_remarks(ended(running(exits=dict.fromkeys(range(4), 0))), remarks)
+    assert told.text(took=" in 1.0 s") == "all 4 processes succeeded in 1.0 s; loss was not finite from step 37 on"
+    failed = ended(running(failures=[failure(1, NOW - 1, crash=OWN)], exits={1: 1}))
+    assert with_remarks(failed, remarks) == failed

@@ -17,7 +17,9 @@ from jax.sharding import PartitionSpec as P
 import worker
 from worker.errors import DataError
 from worker.randomness import RowRandom
+from worker.schedule import Schedule
 
+HERE = r"\S*test_loader\.py"
 TIERS = [(0, 0), (2, 0), (2, 2), (0, 1)]
 
 
@@ -82,15 +84,50 @@ def test_reshard_takes_batches_that_the_devices_do_not_divide() -> None:
 def test_carry_begins_the_next_epoch_with_the_remainder() -> None:
     loader = worker.Loader(numbered(10), worker.make_mesh(data=4), 4, epochs=2)
     rows = [row for batch in ids_of(loader) for row in batch]
-    assert len(loader) == 5
+    assert len(loader) == 5 and loader.left_out == 0
     assert sorted(rows[:10]) == sorted(rows[10:]) == list(range(10))
 
 
-def test_carry_completes_its_last_batch_from_the_next_epoch() -> None:
-    loader = worker.Loader(numbered(10), worker.make_mesh(data=4), 4, epochs=1)
-    rows = [row for batch in ids_of(loader) for row in batch]
-    assert len(rows) == 12
-    assert sorted(rows[:10]) == list(range(10))
+@pytest.mark.parametrize("epochs", [1, 3])
+@pytest.mark.parametrize("tail", ["carry", "drop"])
+def test_no_record_is_used_more_often_than_there_are_epochs(tail: str, epochs: int) -> None:
+    loader = worker.Loader("digits:train", worker.make_mesh(data=4), 128, epochs=epochs, tail=tail, map=label_only)
+    rows = np.concatenate([loader.record_ids(step) for step, _ in enumerate(loader)])
+    assert len(rows) + (loader.left_out or 0) == epochs * 1437
+    assert np.bincount(rows).max() <= epochs
+    for epoch in range(epochs):
+        assert len(np.unique(rows[epoch * 1437 : (epoch + 1) * 1437])) >= 1437 - 127
+    assert tail == "drop" or (loader.left_out or 0) < 128
+
+
+def label_only(block: Any) -> Any:
+    return block["label"]
+
+
+@pytest.mark.parametrize(
+    ("tail", "epochs", "steps", "total", "left_out"),
+    [
+        ("carry", 1, None, 2, 2),
+        ("carry", 2, None, 5, 0),
+        ("carry", 3, None, 7, 2),
+        ("carry", 3, 7, 7, 2),
+        ("carry", 3, 9, 7, 2),
+        ("carry", 3, 6, 6, 0),  # these were not asked for
+        ("carry", None, 7, 7, 0),
+        ("carry", None, None, None, 0),
+        ("pad", 3, None, 9, 0),
+        ("pad", None, None, None, 0),
+        ("drop", 3, None, 6, 6),
+        ("drop", 3, 5, 5, 4),
+        ("drop", None, 4, 4, 4),
+        ("drop", None, None, None, None),
+    ],
+)
+def test_what_is_in_no_batch_is_counted(
+    tail: str, epochs: int | None, steps: int | None, total: int | None, left_out: int | None
+) -> None:
+    schedule = Schedule(10, 4, tail, epochs, steps)
+    assert (schedule.total, schedule.left_out) == (total, left_out)
 
 
 def test_pad_masks_what_is_not_a_record() -> None:
@@ -140,8 +177,34 @@ def test_map_may_ask_for_ids_and_randomness() -> None:
 
 
 def test_a_map_with_another_number_of_arguments_is_refused() -> None:
-    with pytest.raises(DataError, match=r"one argument \(block\) or three"):
+    with pytest.raises(DataError, match=r"map wants one argument \(block\) or three .*; found one that takes 2"):
         worker.Loader(numbered(40), batch_size=8, map=lambda block, ids: block)
+    with pytest.raises(DataError, match=r"collate wants one argument \(records\) or three .*; found one that takes 2"):
+        worker.Loader(numbered(40), batch_size=8, collate=lambda records, ids: records)
+
+
+@pytest.mark.parametrize("loading", ["per_process", "per_device", "global", "reshard"])
+def test_collate_may_ask_for_ids_and_randomness(loading: str) -> None:
+    def noted(records: list[Any], ids: Any, rng: RowRandom) -> Any:
+        own = [record["id"] for record in records]
+        return {"id": np.array(own), "ids": ids, "noise": rng.random((3,)).astype(np.float32)}
+
+    def more(block: Any, ids: Any, rng: RowRandom) -> Any:
+        return {**block, "other": rng.random((3,)).astype(np.float32)}
+
+    def load(devices: int) -> list[Any]:
+        mesh = jax.sharding.Mesh(np.array(jax.devices()[:devices]), "data")
+        options: Any = {"collate": noted, "map": more, "epochs": 2, "tail": "pad", "loading": loading}
+        return list(worker.Loader(numbered(43), mesh, 8, **options))
+
+    batches = load(4)
+    assert all(np.array_equal(batch["id"], batch["ids"]) for batch in batches)
+    real = [np.asarray(batch["mask"]) for batch in batches]
+    noise = np.concatenate([np.asarray(batch["noise"])[mask] for batch, mask in zip(batches, real, strict=True)])
+    other = np.concatenate([np.asarray(batch["other"])[mask] for batch, mask in zip(batches, real, strict=True)])
+    assert len(np.unique(np.concatenate([noise, other]))) == noise.size + other.size == 2 * 2 * 43 * 3
+    for one, four in zip(load(1), batches, strict=True):
+        assert all(np.array_equal(one[name], four[name]) for name in four)
 
 
 def test_random_rows_do_not_depend_on_their_block() -> None:
@@ -220,7 +283,7 @@ def test_a_record_that_raises_is_named_after_the_batches_before_it() -> None:
 
     loader = worker.Loader(Records(40, make), batch_size=4, shuffle=False, epochs=1)
     got = []
-    with pytest.raises(DataError, match="step 7: record 30 of .*: OSError: bad sector"):
+    with pytest.raises(DataError, match=rf"step 7: record 30 of Records at {HERE}:\d+ in make: OSError: bad sector"):
         for batch in loader:
             got.append(batch)
     assert len(got) == 7
@@ -236,8 +299,35 @@ def test_a_map_that_fails_says_so() -> None:
     def fail(block: Any) -> Any:
         raise KeyError("pixels")
 
-    with pytest.raises(DataError, match="step 0: map: KeyError: 'pixels'"):
+    with pytest.raises(DataError, match=rf"step 0: map at {HERE}:\d+ in fail: KeyError: 'pixels'"):
         next(worker.Loader(numbered(40), batch_size=8, map=fail))
+
+
+def test_a_function_of_the_users_that_fails_within_a_library_is_told_at_their_line() -> None:
+    def reshape(block: Any) -> Any:
+        return {"id": np.stack([np.zeros(3), np.zeros(4)])}
+
+    with pytest.raises(DataError, match=rf"step 0: map at {HERE}:\d+ in reshape: ValueError: all input arrays must"):
+        next(worker.Loader(numbered(40), batch_size=8, map=reshape))
+    with pytest.raises(DataError, match=r"step 0: map: TypeError: "):  # no line of theirs
+        next(worker.Loader(numbered(40), batch_size=8, map=int))
+
+
+def test_a_collate_that_fails_says_so_with_the_record() -> None:
+    def caption(records: list[Any]) -> Any:
+        return {"id": np.stack(list(map(lambda record: record["caption"], records)))}
+
+    def clash(records: list[Any]) -> Any:
+        raise_if_all = 1 // (8 - len(records))
+        return {"id": np.full(len(records), raise_if_all)}
+
+    source = Records(40, lambda index: {"id": index} if index == 13 else {"caption": index})
+    message = rf"step \d: collate of record 13 at {HERE}:\d+ in <lambda>: KeyError: 'caption'"
+    with pytest.raises(DataError, match=message):
+        list(worker.Loader(source, batch_size=8, collate=caption, epochs=1))
+    message = rf"step 0: \w+: collate at {HERE}:\d+ in clash: ZeroDivisionError: "  # alone each of them is fine
+    with pytest.raises(DataError, match=message):
+        next(worker.Loader(Records(40, lambda index: {"id": index}), batch_size=8, collate=clash))
 
 
 def test_text_reaches_no_device() -> None:
@@ -286,17 +376,39 @@ def test_state_counts_what_was_delivered_not_what_was_read_ahead(prefetch: int, 
     assert ids_of(again) == whole[4:]
     again.restore(2)
     assert ids_of(again) == whole[2:]
-    assert ids_of(again) == []
     again.restore(3)
     next(again)
     again.restore(9)  # while it reads ahead
     assert ids_of(again) == whole[9:]
 
 
+@pytest.mark.parametrize(("prefetch", "device_prefetch"), TIERS)
+def test_a_finished_loader_begins_again(prefetch: int, device_prefetch: int) -> None:
+    options: Any = {"prefetch": prefetch, "device_prefetch": device_prefetch}
+    loader = worker.Loader("digits:test", batch_size=128, epochs=1, tail="pad", **options)
+    for _ in range(3):
+        assert sum(int(batch["mask"].sum()) for batch in loader) == 360
+        assert loader.state() == loader.step == len(loader) == 3
+        assert next(loader, None) is None  # as of every iterator: over until it is begun anew
+    whole = ids_of(worker.Loader(numbered(40), batch_size=8, epochs=1))
+    loader = worker.Loader(numbered(40), batch_size=8, epochs=1, **options)
+    assert ids_of(loader) == ids_of(loader) == whole
+    next(iter(loader))
+    assert ids_of(loader) == whole[1:]  # left amid a pass it goes on
+
+
+def test_a_loader_restored_at_its_end_gives_nothing_more_at_first() -> None:
+    """A run that had finished must not train again because it was started again."""
+    loader = worker.Loader(numbered(40), batch_size=8, epochs=1)
+    loader.restore(5)
+    assert ids_of(loader) == [] and loader.state() == 5
+    assert len(ids_of(loader)) == 5
+
+
 def test_a_state_beyond_the_end_is_refused() -> None:
     loader = worker.Loader(numbered(40), batch_size=8, epochs=1)
     for state in (6, -1, 2.0, True):
-        with pytest.raises(ValueError, match="from 0 to 5, found"):
+        with pytest.raises(DataError, match="from 0 to 5, found"):
             loader.restore(state)  # type: ignore[arg-type]
 
 

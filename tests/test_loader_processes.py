@@ -54,6 +54,10 @@ elif case == "no device":
 elif case == "unseeded":
     random = np.random.default_rng(me)
     source = worker.Stream(lambda shard, shards: ({"id": n} for n in random.permutation(40)), name="shuffled")
+elif case == "map":
+    def prepare(block):
+        return {"id": block["caption" if odd else "id"]}
+    options["map"] = prepare
 elif case == "stream record":
     def records(shard, shards):
         for n in range(40):
@@ -103,10 +107,11 @@ def test_what_differs_is_told_by_every_process_before_they_meet(
 @pytest.mark.parametrize(
     ("case", "message"),
     [
-        ("record", "record 17 of failing: OSError: bad sector"),
+        ("record", "record 17 of failing at script.py:{raising} in read: OSError: bad sector"),
+        ("map", "step 0: map at script.py:{mapping} in prepare: KeyError: 'caption'"),
         ("file", "nowhere.npz"),
         ("no device", "process 1 has no device in the mesh"),
-        ("stream record", "step 3: numbers: OSError: bad sector"),
+        ("stream record", "step 3: numbers at script.py:{streaming} in records: OSError: bad sector"),
     ],
 )
 def test_what_breaks_in_one_process_ends_the_run_and_names_it(
@@ -115,7 +120,9 @@ def test_what_breaks_in_one_process_ends_the_run_and_names_it(
     done = launch("--local", "2", script(CASES), case)
     assert done.returncode == 1
     assert "the run failed: process 1 on localhost exited with 1" in done.stderr
-    assert message in done.stderr
+    raising, streaming = (n for n, line in enumerate(CASES.splitlines(), 1) if "raise OSError" in line)
+    mapping = next(n for n, line in enumerate(CASES.splitlines(), 1) if '"caption"' in line)
+    assert message.format(raising=raising, mapping=mapping, streaming=streaming) in done.stderr
 
 
 STREAM = """
@@ -138,6 +145,9 @@ for batch in loader:
         real = np.asarray(batch["mask"].addressable_shards[nth].data) if tail == "pad" else slice(None)
         rows += np.asarray(part.data)[real].tolist()
 print("steps", steps, "rows", len(rows), "distinct", len(set(rows)))
+assert [sum(1 for _ in loader), sum(1 for _ in loader), loader.step] == [steps] * 3  # it begins again, everywhere
+counted = worker.Loader({"id": np.arange(100)}, worker.make_mesh(data=-1), 16, epochs=1, tail=tail)
+assert [sum(1 for _ in counted), sum(1 for _ in counted), counted.step] == [7 if tail == "pad" else 6] * 3
 again = worker.Loader(stream, worker.make_mesh(data=-1), 16, epochs=1, tail=tail)
 again.restore(2)
 batch = next(again)

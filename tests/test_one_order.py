@@ -51,6 +51,14 @@ def make(mesh, loading, prefetch, device_prefetch):
         prefetch=prefetch, device_prefetch=device_prefetch,
     )
 
+def collated(records, ids, rng):
+    shift = rng.integers(0, 100, (8,))
+    tokens = [record["tokens"] + part for record, part in zip(records, shift)]
+    return {"tokens": np.stack(tokens).astype(np.int32), "drawn": rng.normal().astype(np.float32)}
+
+def make_collated(mesh, loading):
+    return worker.Loader(Source(), mesh, BATCH, seed=5, steps=STEPS, collate=collated, loading=loading)
+
 def compare(step, batch, wanted):
     for name, array in batch.items():
         for shard in array.addressable_shards:
@@ -61,7 +69,11 @@ worker.join()
 devices, processes = jax.device_count(), jax.process_count()
 if len(sys.argv) > 2:
     loader = make(worker.make_mesh(data=1), "per_process", 0, 0)
-    np.savez(reference, **{f"{k}/{name}": array for k, batch in enumerate(loader) for name, array in batch.items()})
+    whole = {f"{k}/{name}": array for k, batch in enumerate(loader) for name, array in batch.items()}
+    loader = make_collated(worker.make_mesh(data=1), "per_process")
+    for k, batch in enumerate(loader):
+        whole |= {f"c{k}/{name}": array for name, array in batch.items()}
+    np.savez(reference, **whole)
     sys.exit()
 wanted = np.load(reference)
 wanted = {name: wanted[name] for name in wanted.files}
@@ -84,6 +96,10 @@ for name, mesh in meshes.items():
             compare(loader.step - 1, batch, wanted)
             checked += 1
         assert loader.state() == STEPS
+        loader = make_collated(mesh, loading)
+        loader.restore(STEPS - 2)
+        for batch in loader:
+            compare(f"c{loader.step - 1}", batch, wanted)
         for start in (0, STEPS - 1, *random.integers(1, STEPS, 2).tolist()):
             again = make(mesh, loading, *next(tiers))
             again.restore(start)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -11,8 +12,9 @@ from conftest import REPO
 
 from launcher.cluster import Cluster, Host, Job, local_cluster, read_cluster
 from launcher.errors import UsageError
+from launcher.local_devices import pick_gpus
 from launcher.plan import make_plan, plan_json, plan_table, split_devices
-from launcher.preparation import count_gpus, own_settings
+from launcher.preparation import own_settings
 from worker.identity import Identity
 
 TWO_HOSTS = Cluster(
@@ -49,6 +51,14 @@ def test_identity_survives_the_environment() -> None:
     assert Identity.from_env(identity.to_env()) == identity
     assert identity == Identity("1116-abc", 2, "b", 2, 3, 0, "10.0.0.1:1234")
     assert Identity.from_env({}) is None
+
+
+def test_whose_metrics_are_kept_is_known_to_the_processes() -> None:
+    plan = make_plan(replace(TWO_HOSTS, metrics="all"), JOB)
+    assert [process.env for process in plan.processes] == [{"HOSTMESH_METRICS": "all"}] * 3
+    assert plan_json(plan)["metrics"] == "all" and not any(
+        process.env for process in make_plan(TWO_HOSTS, JOB).processes
+    )
 
 
 def test_devices_become_a_variable_and_win_over_the_file() -> None:
@@ -100,8 +110,8 @@ def test_gpus_of_a_kind_are_listed_by_the_variable_of_that_kind() -> None:
     env = {CUDA: "0,1", HIP: "2,3"}
     names = [each[HIP] for each in split_devices(gpu_host(2), 1, 2, env, "rocm")]
     assert names == ["2", "3"]
-    found = {"devices": {"cuda": 0, "rocm": 2}, "visible": {HIP: "2,3"}, "platforms": ""}
-    assert count_gpus(found, own_settings(found)) == ("rocm", 2) and own_settings(found)[HIP] == "2,3"
+    found: dict[str, Any] = {"devices": {"cuda": 0, "rocm": 2}, "visible": {HIP: "2,3"}, "platforms": ""}
+    assert pick_gpus(found["devices"], own_settings(found)) == ("rocm", 2) and own_settings(found)[HIP] == "2,3"
 
 
 @pytest.mark.parametrize(("gpus", "platforms"), [(8, "cpu"), (3, "cpu"), (0, "cpu"), (0, "")])
@@ -172,6 +182,9 @@ def test_the_table_can_be_read_and_the_json_parsed() -> None:
     shown = json.loads(json.dumps(plan_json(plan)))
     assert [process["host"] for process in shown["processes"]] == ["a", "a", "b"]
     assert shown["secrets"] == ["KEY"] and shown["env"] == {"A": "1"}
+    assert (shown["grace"], shown["keep_going"]) == (3.0, False) and "3 s when asked to; all when one fails" in table
+    going = plan_table(make_plan(replace(TWO_HOSTS, grace=20.0, keep_going=True), JOB))
+    assert "20 s when asked to; the others go on when one fails" in going
 
 
 def test_the_table_says_where_the_coordinator_is_or_that_it_is_not_known_yet() -> None:

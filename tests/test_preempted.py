@@ -18,11 +18,12 @@ SAVES = """
 import atexit, os, signal, sys, threading, time
 from worker.facts import send_fact
 process_id = int(os.environ["HOSTMESH_PROCESS_ID"])
-asked = threading.Event()
-signal.signal(signal.SIGTERM, lambda *_: asked.set())
+# A pipe, as the signal may come at any moment: the handler of an Event would wait for a lock that its own thread holds.
+asked, ask = os.pipe()
+signal.signal(signal.SIGTERM, lambda *_: os.write(ask, b"x"))
 atexit.register(lambda: print("left in order"))
 send_fact("saves_when_stopped", must_arrive=True, seconds={seconds})
-asked.wait()
+os.read(asked, 1)
 send_fact("saving", must_arrive=True)
 {save}
 send_fact("saved", must_arrive=True, step=120)
@@ -62,6 +63,17 @@ def test_a_save_that_takes_longer_than_a_stop_is_waited_for(saving: Any) -> None
     assert run.wait() == 130
     assert run.result["outcome"] == "stopped" and run.result["message"] == "stopped by Ctrl-C; saved at step 120"
     assert "Ctrl-C: asked the processes to save and stop; up to 60 s (again: at once)" in run.stderr
+    assert_all_left_in_order(run)
+
+
+def test_ctrl_c_leaves_the_children_of_a_saving_process_to_it(start: Start, script: Script) -> None:
+    """Such as a data loader's, which it still reads from: Ctrl-C would end them."""
+    child = "import subprocess; child = subprocess.Popen(['sleep', '1000'])\nos.read(asked, 1)"
+    save = "time.sleep(0.5); assert child.poll() is None"
+    run = start("--local", "2", script(SAVES.format(save=save, seconds=60).replace("os.read(asked, 1)", child)))
+    run.await_event("saves_when_stopped", count=PROCESSES)
+    run.launcher.send_signal(signal.SIGINT)
+    assert run.wait() == 130 and run.result["message"] == "stopped by Ctrl-C; saved at step 120", run.stderr
     assert_all_left_in_order(run)
 
 
@@ -118,11 +130,11 @@ def test_a_second_interrupt_ends_a_save_at_once(saving: Any) -> None:
 
 
 def test_a_save_that_never_ends_gets_the_time_it_asked_for(saving: Any) -> None:
-    run = saving(FOR_EVER, seconds=1)
+    run = saving(FOR_EVER, "--grace", "0.1", seconds=1)
     run.launcher.send_signal(signal.SIGINT)
     began = run.await_event("interrupted")["time"]
     assert run.wait() == 130
-    assert 1 <= run.await_event("run ended")["time"] - began < 3  # and not the 3 s that others get
+    assert 1 <= run.await_event("run ended")["time"] - began < 3  # and neither the tenth nor the 3 s that others get
     assert run.result["exits"] == {str(k): -signal.SIGKILL for k in range(PROCESSES)}
     assert not processes_of(run.id)
 
@@ -189,3 +201,79 @@ def test_jax_processes_stop_at_one_step_and_leave_through_its_barrier(
     assert len(set(steps)) == 1 and run.result["saved_step"] == steps[0]
     assert "Traceback" not in run.stderr and "ABORT" not in run.stderr.upper()
     assert not processes_of(run.id)
+
+
+# The same in a script that knows nothing of a launcher, and whose save takes longer than others get.
+TRAIN_ALONE = """
+import sys, time
+import jax
+from jax.experimental import multihost_utils
+jax.distributed.initialize()
+for step in range(10**9):
+    multihost_utils.sync_global_devices(str(step))
+    if step == 3:
+        print("up", flush=True)
+    if multihost_utils.reached_preemption_sync_point(step):
+        time.sleep(3.5)
+        print("saved", step, flush=True)
+        sys.exit({code})
+"""
+
+
+@pytest.mark.parametrize(("code", "exit_code", "message"), [(0, 143, "stopped by SIGTERM"), (75, 75, "preempted")])
+def test_grace_is_the_time_of_a_script_that_saves_by_itself(
+    start: Start, script: Script, code: int, exit_code: int, message: str
+) -> None:
+    run = start("--local", str(PROCESSES), "--grace", "60", script(TRAIN_ALONE.format(code=code)))
+    await_true(lambda: run.stderr.count("up\n") == PROCESSES, 60, "processes")
+    run.launcher.send_signal(signal.SIGTERM)
+    assert run.wait() == exit_code and run.result["message"] == message, run.stderr
+    assert run.result["exits"] == {str(k): code for k in range(PROCESSES)}
+    assert len({run.log(k).splitlines()[-1] for k in range(PROCESSES)}) == 1 and b"saved" in run.log(0)
+    assert "SIGTERM: asked the processes to stop; up to 60 s (again: at once)" in run.stderr
+
+
+FAILS_TO_SAVE = """
+import os, signal, sys, time
+def save(*_):
+    if os.environ["HOSTMESH_PROCESS_ID"] == "1":
+        raise OSError("disk full")
+    sys.exit(0)
+signal.signal(signal.SIGTERM, save)
+print("up", flush=True); time.sleep(1000)
+"""
+
+
+def test_who_fails_while_it_stops_is_told(start: Start, script: Script) -> None:
+    run = start("--local", str(PROCESSES), "--grace", "60", script(FAILS_TO_SAVE))
+    await_true(lambda: run.stderr.count("up\n") == PROCESSES, 60, "processes")
+    run.launcher.send_signal(signal.SIGTERM)
+    assert run.wait() == 143 and run.result["message"] == "stopped by SIGTERM"
+    assert run.result["detail"][:2] == ["process 1 on localhost exited with 1", "  OSError: disk full"]
+
+
+# Asked before its first step, and long enough before for jax, which looks for the signal once a second, to know it.
+RESUMED = """
+import os, sys, time, worker
+worker.join()
+worker.watch_for_stop()
+while not os.path.exists("asked"):
+    time.sleep(0.05)
+time.sleep(3)
+for step in range(101, 1000):
+    time.sleep(0.05)
+    if worker.stop_asked(step):
+        print("stopped at", step)
+        sys.exit(75)
+"""
+
+
+def test_a_resumed_run_that_is_asked_before_its_first_step_stops(start: Start, script: Script) -> None:
+    run = start("--local", "2", script(RESUMED))
+    run.await_event("saves_when_stopped", count=PROCESSES)
+    run.launcher.send_signal(signal.SIGTERM)
+    run.await_event("interrupted")
+    (run.folder / "asked").touch()
+    assert run.wait(100) == 75, run.stderr
+    said = {run.log(k).splitlines()[-1] for k in range(PROCESSES)}  # jax itself says something before
+    assert len(said) == 1 and said.pop().startswith(b"stopped at 1")

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from worker import prefetch
-from worker.device_memory import ALIGNMENT, Memory
 from worker.prefetch import ReadAhead
 
 TIERS = [(0, 0), (1, 0), (3, 0), (0, 1), (2, 2)]
@@ -121,13 +120,3 @@ def test_closing_does_not_wait_for_ever_for_a_read_that_hangs(ahead: Any, monkey
     items.close()
     assert time.monotonic() - began < 10
     go_on.set()
-
-
-@pytest.mark.parametrize("shape", [(256, 28, 28), (1000, 7), (40_000,), (3, 0), (0,)])
-def test_an_owned_copy_is_equal_aligned_and_apart(shape: tuple[int, ...]) -> None:
-    array = np.random.default_rng(0).random(shape).astype(np.float32)
-    for view in (array, array[1:], array[::2], array.T):
-        found = Memory(2).own(view)
-        assert np.array_equal(found, view) and found.dtype == view.dtype
-        assert found.__array_interface__["data"][0] % ALIGNMENT == 0
-        assert not np.shares_memory(found, view)

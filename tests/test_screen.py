@@ -13,8 +13,9 @@ from typing import TextIO
 
 import pytest
 
+from launcher.lines import LineCutter
 from launcher.logs import ProcessLog
-from launcher.screen import CHUNK, LineCutter, Screen, use_colour
+from launcher.screen import CHUNK, Screen, use_colour
 
 PATIENCE = 20.0
 LINE = b"2031-05-04 12:00:00 INFO train: step 1234 loss 0.12345 accuracy 0.9876 lr 1.0e-3\n"
@@ -243,6 +244,15 @@ def test_a_wiped_progress_bar_is_not_waited_for() -> None:
     assert cutter.due is None and cutter.flush() == []
 
 
+def test_what_python_says_when_it_cleans_up_after_killed_processes_is_left_to_the_log() -> None:
+    said = (
+        b"resource_tracker.py:254: UserWarning: resource_tracker: There appear to be 13 leaked shared_memory objects\n"
+    )
+    for source in (b"  warnings.warn('resource_tracker: There appear to be %d '\n", b"  warnings.warn(\n"):
+        assert cut(b"before\n" + said + source + b"after\n" + source) == ["before", "after", source.decode().rstrip()]
+        assert cut(b"before\n" + said, source, b"after\n") == ["before", "after"]
+
+
 # --- Screen
 
 
@@ -315,7 +325,7 @@ def test_only_what_this_attempt_wrote_is_shown(make_log: MakeLog, tmp_path: Path
 
 def test_a_note_comes_after_all_output_before_it(make_log: MakeLog) -> None:
     out, logs = io.StringIO(), [make_log("0"), make_log("1")]
-    screen = Screen(out, colour=False)
+    screen = Screen(out, colour=False, merge=False)
     for i, log in enumerate(logs):
         screen.follow(log, str(i), i)
         log.write(BLOCK * 5)
@@ -330,6 +340,74 @@ def test_a_note_comes_after_all_output_before_it(make_log: MakeLog) -> None:
     assert before.count("[0]") >= 5 * BLOCK.count(b"\n") and before.endswith("\n")
     assert "[1] half\n" in before
     assert "[0]" in after and after.endswith("the end\n")
+
+
+def test_what_several_processes_say_is_shown_once_and_in_time(make_log: MakeLog, pipe: Pipe) -> None:
+    reader, out = pipe
+    screen, logs = Screen(out, colour=False), [make_log(str(k)) for k in range(3)]
+    for process_id, log in enumerate(logs):
+        screen.follow(log, f"{process_id} here", process_id)
+    screen.start()
+    for process_id, log in enumerate(logs):
+        log.write(b"starting\nmy number is %d\n" % process_id)
+        screen.wake()
+    shown = read_until(reader, b"is 2\n").decode().splitlines()
+    assert shown == ["[0-2   ] starting", *(f"[{k} here] my number is {k}" for k in range(3))]
+    logs[1].close()
+    for log in (logs[0], logs[2]):
+        log.write(b"no newline at the end")
+        log.close()
+    screen.note("the verdict")
+    assert screen.finish(PATIENCE)
+    assert read_until(reader, b"verdict\n") == b"[0,2   ] no newline at the end\nthe verdict\n"
+
+
+def test_a_line_of_one_process_does_not_wait_for_the_others_for_long(make_log: MakeLog, pipe: Pipe) -> None:
+    reader, out = pipe
+    screen, log = Screen(out, colour=False), make_log("0")
+    screen.follow(log, "0", 0)
+    screen.follow(make_log("1"), "1", 1)
+    screen.start()
+    log.write(b"alone\n")
+    screen.wake()
+    assert read_until(reader, b"\n") == b"[0] alone\n"
+    assert screen.finish(PATIENCE)
+
+
+def test_only_wanted_processes_are_shown_and_all_their_lines_if_asked(make_log: MakeLog) -> None:
+    def show(wanted: set[int] | None, merge: bool) -> list[str]:
+        out = io.StringIO()
+        screen = Screen(out, colour=False, wanted=wanted, merge=merge)
+        for process_id, log in enumerate(logs):
+            screen.follow(log, str(process_id), process_id)
+        screen.note("told")
+        assert screen.finish(PATIENCE)
+        return out.getvalue().splitlines()
+
+    logs = [make_log(str(k)) for k in range(3)]
+    for log in logs:
+        log.write(b"x\n")
+    assert show(None, merge=True) == ["[0-2] x", "told"]
+    assert show(None, merge=False) == ["[0] x", "[1] x", "[2] x", "told"]
+    assert show({0, 2}, merge=True) == ["[0,2] x", "told"]
+    assert show({1}, merge=True) == ["[1] x", "told"]
+    assert show(set(), merge=True) == ["told"]
+
+
+def test_a_flood_of_several_processes_is_shown_whole(make_log: MakeLog) -> None:
+    out, logs = io.StringIO(), [make_log(str(k)) for k in range(3)]
+    screen = Screen(out, colour=False)
+    for process_id, log in enumerate(logs):
+        screen.follow(log, str(process_id), process_id)
+        log.write(BLOCK * 5 + b"done\n")
+        log.close()
+    assert screen.finish(PATIENCE)
+    counts = dict.fromkeys(range(3), 0)
+    for line in out.getvalue().splitlines():
+        first, _, last = line[1 : line.index("]")].partition("-")
+        for process_id in range(int(first), int(last or first) + 1):
+            counts[process_id] += 1
+    assert set(counts.values()) == {5 * BLOCK.count(b"\n") + 1}
 
 
 def test_a_stalled_reader_delays_nobody_and_loses_nothing(make_log: MakeLog, pipe: Pipe) -> None:
@@ -444,8 +522,8 @@ def test_a_note_that_quotes_a_process_cannot_garble_the_screen() -> None:
 def test_a_muted_log_shows_what_came_before_and_no_more(make_log: MakeLog) -> None:
     out, log, other = io.StringIO(), make_log("0"), make_log("1")
     screen = Screen(out, colour=False)
-    for label, one in (("0", log), ("1", other)):
-        screen.follow(one, label, 0)
+    for process_id, one in enumerate((log, other)):
+        screen.follow(one, str(process_id), process_id)
     log.write(b"before\nhalf a li")
     screen.mute(log)
     log.write(b"ne\nafter\n")

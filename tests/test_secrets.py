@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -130,6 +132,15 @@ def run_with_secrets(launch: Launch, folder: Path, *args: str) -> tuple[int, str
     return done.returncode, "\n".join([done.stdout, done.stderr, everything_of(folder / "runs")])
 
 
+def processes_in(folder: Path) -> list[str]:
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has just ended
+            if os.readlink(entry / "cwd") == str(folder):
+                found.append((entry / "cmdline").read_text())
+    return found
+
+
 def assert_nothing_leaks(text: str) -> None:
     assert leaks(text, TOKEN) == [] and leaks(text, PEM) == []
 
@@ -170,8 +181,8 @@ def test_a_python_that_fails_and_prints_a_secret(
 ) -> None:
     script(f"#!/bin/sh\n{{ {words}; }} >&2\nexit 4\n", "python")
     (tmp_path / "python").chmod(0o755)
-    # Not for CPUs: only then is a host on this machine looked at before a run.
-    file = write_cluster(tmp_path, python=str(tmp_path / "python"), env={"JAX_PLATFORMS": "cuda"})
+    # For neither CPUs nor GPUs: only then is a host on this machine looked at before a run.
+    file = write_cluster(tmp_path, python=str(tmp_path / "python"), env={"JAX_PLATFORMS": "METAL"})
     what = [] if "check" in command else [script("pass")]
     code, text = run_with_secrets(launch, tmp_path, *command, file, *what)
     assert code in (1, 2) and "it exited with 4" in text and "[redacted]" in text
@@ -213,6 +224,7 @@ def test_an_agent_that_does_not_start_and_prints_a_secret(
     code, text = run_with_secrets(launch, tmp_path, *command, file, *([] if "check" in command else [script("pass")]))
     assert code == 69 and "its agent did not start" in text
     assert_nothing_leaks(text)
+    assert not processes_in(tmp_path)  # though it has read nothing of what it was sent
 
 
 def test_an_error_of_the_command_line_shows_no_secret(launch: Launch, tmp_path: Path) -> None:

@@ -126,7 +126,7 @@ def run_into(output: Path, folder: Path, *args: str) -> int:
     """As `launch ARGS > OUTPUT` does, or with tee."""
     with output.open("ab") as file:
         return subprocess.run(
-            [*LAUNCH, *args],
+            [*LAUNCH, "--show", "all", *args],
             cwd=folder,
             env=clean_env(),
             stdin=subprocess.DEVNULL,
@@ -171,7 +171,7 @@ main()
 
 def launch_and_change(change: str, folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
     """A launch whose files change right after they were listed."""
-    command = [LAUNCH[0], "-P", "-c", SWAP.format(change=change), *args]
+    command = [LAUNCH[0], "-P", "-c", SWAP.format(change=change), "--show", "all", *args]
     return subprocess.run(command, cwd=folder, env=clean_env(), capture_output=True, text=True, timeout=60)
 
 

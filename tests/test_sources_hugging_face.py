@@ -8,13 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
-from conftest import REPO, clean_env
+from conftest import REPO, Launch, Script, clean_env
 from test_sources import assert_same, check_contract, make_ids
 
 from worker.errors import DataError
-from worker.sources import as_source, open_source
+from worker.sources import as_source, as_stream, open_source
 from worker.sources.reading import Source
 
 datasets = pytest.importorskip("datasets", reason="hostmesh[hugging-face]")
@@ -128,6 +129,61 @@ def test_a_transform_of_the_users_own_is_used() -> None:
 def test_a_format_of_the_users_own_is_used() -> None:
     source = as_source(make_dataset().with_format("numpy", columns=["tokens"], dtype=np.float16))
     check_contract(source, {"tokens": BLOCK["tokens"].astype(np.float16)})
+
+
+@pytest.mark.parametrize("dtype", [{}, {"dtype": np.float16}])
+def test_the_jax_format_gives_the_same_numbers(dtype: dict[str, Any]) -> None:
+    """Without a device: as NumPy arrays, in the types they will have there."""
+    dataset = make_dataset().remove_columns("text").with_format("jax", **dtype)
+    source = as_source(dataset)
+    assert isinstance(source, Source)
+    assert_same_on_device(source.read(make_ids(7, 3)), dataset[[7, 3]])
+
+
+def test_the_jax_format_of_a_stream_gives_the_same_numbers() -> None:
+    items = make_dataset().remove_columns("text").to_iterable_dataset().with_format("jax")
+    for record, row in zip(as_stream(items).open(0, 1), items, strict=True):
+        assert_same_on_device(record, row)
+
+
+def assert_same_on_device(found: dict[str, Any], wanted: dict[str, jax.Array]) -> None:
+    assert list(found) == list(wanted)
+    for name, array in found.items():
+        assert isinstance(array, (np.ndarray, np.generic)) and np.array_equal(array, wanted[name])
+        assert jax.dtypes.canonicalize_dtype(array.dtype) == wanted[name].dtype
+
+
+FORMATS = """
+import datasets
+import numpy as np
+import worker
+
+worker.join()
+mesh = worker.make_mesh(data=-1)
+data = datasets.Dataset.from_dict({"x": [[n, n + 1] for n in range(40)], "y": [n / 2 for n in range(40)]})
+for kind in ("jax", "numpy", "torch"):
+    for rows in (data.with_format(kind), worker.as_stream(data.to_iterable_dataset().with_format(kind))):
+        loader = worker.Loader(rows, mesh, 8, epochs=1, shuffle=False)
+        for batch in loader:
+            ids = np.arange(8 * loader.step - 8, 8 * loader.step)
+            wanted_x, wanted_y = np.stack([ids, ids + 1], 1).astype(np.int32), (ids / 2).astype(np.float32)
+            for name, wanted in (("x", wanted_x), ("y", wanted_y)):
+                for part in batch[name].addressable_shards:
+                    assert part.data.dtype == wanted.dtype and np.array_equal(part.data, wanted[part.index])
+        print("loaded", kind, loader.step)
+"""
+
+
+def test_every_format_can_be_read_by_every_process(launch: Launch, script: Script) -> None:
+    """The library's own `jax` format puts rows on device 0, which process 1 cannot reach."""
+    done = launch("--local", "2", script(FORMATS), timeout=110)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("loaded jax 5") == done.stdout.count("loaded torch 5") == 4
+
+
+@pytest.mark.parametrize("kind", ["arrow", "pandas"])
+def test_a_tables_format_says_nothing_about_rows(kind: str) -> None:
+    check_contract(as_source(make_dataset().with_format(kind)), BLOCK)
 
 
 def test_columns_that_were_not_picked_are_not_read() -> None:

@@ -19,6 +19,9 @@ from worker.sources.reading import Source
 
 tfds = pytest.importorskip("tensorflow_datasets", reason="hostmesh[tensorflow]")
 
+# TensorFlow takes ten seconds of a core to import: one process of the test run does it for all.
+pytestmark = pytest.mark.xdist_group("tensorflow")
+
 COUNT = 30
 
 

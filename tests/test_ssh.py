@@ -367,9 +367,9 @@ def test_a_changed_host_key_is_refused(sshd: Sshd, open_stream: Open, tmp_path: 
 def test_a_host_with_several_keys_shows_the_one_that_is_known(
     start_sshd: StartSshd, open_stream: Open, tmp_path: Path
 ) -> None:
-    rsa = make_key(tmp_path / "rsa", kind="rsa")
-    sshd = start_sshd(f"HostKey {rsa}")
-    sshd.known_hosts.write_text(f"[127.0.0.1]:{sshd.port} {public_half(rsa)}\n")
+    other = make_key(tmp_path / "other", kind="ecdsa")
+    sshd = start_sshd(f"HostKey {other}")
+    sshd.known_hosts.write_text(f"[127.0.0.1]:{sshd.port} {public_half(other)}\n")
     assert read_all(open_stream(sshd.host(), sshd.settings(), "echo", "in")) == b"in\n"
 
 

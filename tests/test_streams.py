@@ -102,6 +102,24 @@ def test_map_and_collate_work_on_streams_too() -> None:
         assert len(np.unique(noise)) == 40
 
 
+@pytest.mark.parametrize("batched", [False, True])
+def test_collate_gets_random_numbers_by_position(batched: bool) -> None:
+    def noted(records: list[Any], ids: Any, rng: Any) -> Any:
+        return {"id": np.array([record["id"] for record in records]), "at": ids, "noise": rng.random()}
+
+    def load_with(loading: str) -> list[Any]:
+        return load(
+            worker.Stream(in_blocks(40, 7) if batched else numbers(40), 2, batched), collate=noted, loading=loading
+        )
+
+    wanted = load_with("global")
+    assert np.concatenate([batch["at"] for batch in wanted]).tolist() == list(range(40))
+    assert len(np.unique(np.concatenate([batch["noise"] for batch in wanted]))) == 40
+    for loading in ("per_process", "per_device", "reshard"):
+        for one, other in zip(load_with(loading), wanted, strict=True):
+            assert all(np.array_equal(one[name], other[name]) for name in other)
+
+
 def test_a_record_that_cannot_be_read_is_told_at_its_step() -> None:
     def begin(shard: int, shards: int) -> Iterator[Any]:
         yield from numbers(20)(shard, shards)
@@ -109,8 +127,38 @@ def test_a_record_that_cannot_be_read_is_told_at_its_step() -> None:
 
     loader = worker.Loader(worker.Stream(begin, name="tape"), worker.make_mesh(data=4), 8)
     assert ids([next(loader), next(loader)]) == [list(range(8)), list(range(8, 16))]
-    with pytest.raises(DataError, match="step 2: tape: OSError: bad sector"):
+    with pytest.raises(DataError, match=r"step 2: tape at \S*test_streams\.py:\d+ in begin: OSError: bad sector"):
         next(loader)
+
+
+def test_a_map_or_collate_that_fails_is_told_with_its_place() -> None:
+    def fail(given: Any) -> Any:
+        raise KeyError("caption")
+
+    stream = worker.Stream(numbers(40), name="tape")
+    for what in ("map", "collate"):
+        message = rf"step 0: tape: {what} at \S*test_streams\.py:\d+ in fail: KeyError: 'caption'"
+        with pytest.raises(DataError, match=message):
+            load(stream, **{what: fail})
+
+
+@pytest.mark.parametrize("tail", ["carry", "pad"])
+def test_a_finished_stream_begins_again(tail: str) -> None:
+    opened = []
+
+    def begin(shard: int, shards: int) -> Iterator[Any]:
+        opened.append(shard)
+        return numbers(20)(shard, shards)
+
+    loader = worker.Loader(worker.Stream(begin, 2), worker.make_mesh(data=4), 8, epochs=1, tail=tail)
+    first = ids(list(loader))
+    assert loader.step == len(first) == (2 if tail == "carry" else 3)
+    assert next(loader, None) is None and sorted(opened) == [0, 1]  # to look again would open it again
+    assert ids(list(loader)) == first and sorted(opened) == [0, 0, 1, 1]
+    assert ids([next(iter(loader))]) == first[:1] and ids(list(loader)) == first[1:]
+    loader.restore(len(first))
+    assert ids(list(loader)) == [] and ids(list(loader)) == first
+    assert loader.left_out is None
 
 
 @pytest.mark.parametrize(

@@ -164,11 +164,16 @@ def test_a_format_of_a_hugging_face_stream_is_kept() -> None:
     check_stream(lambda **options: as_stream(dataset.batch(4), batched=True, **options), batched=True)
 
 
+# In the process that imports TensorFlow for all tests.
+needs_tensorflow = pytest.mark.xdist_group("tensorflow")
+
+
 @pytest.fixture(scope="session")
 def tf() -> Any:
     return pytest.importorskip("tensorflow", reason="hostmesh[tensorflow]")
 
 
+@needs_tensorflow
 @pytest.mark.parametrize("batched", [False, True])
 def test_tf_data(tf: Any, batched: bool) -> None:
     dataset = tf.data.Dataset.from_tensor_slices({"n": np.arange(COUNT), "x": np.zeros((COUNT, 2, 3))})
@@ -177,6 +182,7 @@ def test_tf_data(tf: Any, batched: bool) -> None:
     assert isinstance(as_source(dataset), Stream)
 
 
+@needs_tensorflow
 def test_tf_data_tells_batches_from_records(tf: Any) -> None:
     dataset = tf.data.Dataset.range(COUNT)
     assert as_stream(dataset.padded_batch(4).cache()).batched
@@ -185,6 +191,7 @@ def test_tf_data_tells_batches_from_records(tf: Any) -> None:
     assert not as_stream(dataset.batch(4), batched=False).batched
 
 
+@needs_tensorflow
 def test_tf_data_that_shuffles_without_a_seed_is_refused(tf: Any) -> None:
     dataset = tf.data.Dataset.from_tensor_slices({"n": np.arange(COUNT)})
     with pytest.raises(DataError, match=r"shuffles differently in every process: give .shuffle\(\) a seed"):

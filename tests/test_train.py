@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -11,14 +12,18 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
-from conftest import LAUNCH, Launch, Start, clean_env, processes_of
+from conftest import LAUNCH, REPO, Launch, Start, clean_env, processes_of
 
 from worker import loading, settings
+from worker.mesh import make_mesh
+from worker.model import are_finite, init_params, init_state, make_optimizer
+from worker.order import Order
 
-OWN = re.compile(r"digits:train|step +\d+/169|trained 169 steps|accuracy")
-ANNOUNCED = "digits:train: 1,437 records, 10 classes; 4 processes, 8 devices, mesh data=4, model=2; 169 steps of 128"
+OWN = re.compile(r"digits:train|step +\d+/168|trained 168 steps|accuracy")
+ANNOUNCED = "digits:train: 1,437 records, 10 classes; 4 processes, 8 devices, mesh data=4, model=2; "
 
 
 def summary_in(folder: Path) -> dict[str, Any]:
@@ -32,11 +37,11 @@ def test_without_a_script_digits_are_learnt(launch: Launch, tmp_path: Path) -> N
     done = launch("--local", "4", "--devices", "2", timeout=110)
     assert done.returncode == 0, done.stdout + done.stderr
     summary = summary_in(tmp_path)
-    assert ANNOUNCED in done.stdout
+    assert f"{ANNOUNCED}168 steps of 128; 51 records left out" in done.stdout  # of 15 × 1,437
     assert summary["eval_accuracy"] >= 0.95 and summary["eval_records"] == 360
-    assert summary["steps"] == 169 and summary["mesh"] == {"data": 4, "model": 2}
+    assert summary["steps"] == 168 and summary["mesh"] == {"data": 4, "model": 2}
     last = [line for line in done.stdout.splitlines() if line][-1]
-    assert f"trained 169 steps in {summary['seconds']:.1f} s" in last
+    assert f"trained 168 steps in {summary['seconds']:.1f} s" in last
     assert "waiting for input" in last and "test accuracy 0.9" in last
     # Beside these lines the libraries may speak from any process, for instance when a busy machine keeps one waiting.
     own = [line for line in done.stdout.splitlines() if OWN.search(line)]
@@ -83,6 +88,7 @@ def test_every_topology_and_loading_trains_alike(
 LONG = ("--steps", "1500", "--checkpoint-dir", "saved")
 
 
+@pytest.mark.timeout(300)  # four runs, one of them of 1,500 steps
 def test_stopped_and_continued_elsewhere_it_ends_as_if_never_stopped(start: Start, tmp_path: Path) -> None:
     """Twice: by a signal to the launcher, then by one that reaches only one process."""
     whole = tmp_path / "whole"
@@ -124,9 +130,16 @@ def test_ctrl_c_saves_and_a_finished_run_only_evaluates(start: Start, launch: La
     options = ("--local", "1", "--steps", "20", "--checkpoint-dir", "short")
     first = launch(*options)
     assert first.returncode == 0, first.stdout + first.stderr
+    trained = re.search(r"trained 20 steps in .*: loss \d.*(test accuracy .*, test loss [\d.]+),", first.stdout)
+    assert trained, first.stdout
     again = launch(*options)
-    assert again.returncode == 0 and "going on after step 20" in again.stdout
-    assert "trained 20 steps" in again.stdout
+    assert again.returncode == 0 and "nothing is left to train: step 20 is saved in short" in again.stdout
+    assert re.search(f"evaluated step 20 in .* s: {re.escape(trained[1])}", again.stdout), again.stdout
+    assert "nan" not in again.stdout and "trained" not in again.stdout
+    fewer = launch(*options, "--steps", "10")
+    assert fewer.returncode == 2 and "Traceback" not in fewer.stdout + fewer.stderr
+    wanted = "found a checkpoint at step 20 in short, wanted one of at most 10 steps (--steps 10): ask for at least 20"
+    assert wanted in fewer.stderr
 
 
 def test_it_shows_how_it_goes(launch: Launch) -> None:
@@ -191,6 +204,89 @@ def test_labels_that_are_no_class_do_not_train_silently(launch: Launch, tmp_path
     done = launch("--local", "2", "--source", "npz:odd.npz", "--epochs", "1")
     assert done.returncode == 1
     assert re.search(r"step \d+: found 1 labels that are not among the 1 classes", done.stderr), done.stderr
+
+
+def bad_records(folder: Path, step: int) -> int:
+    """160 records, of which the one returned holds a NaN and is first used at that step of 16."""
+    record = int(Order(160, seed=0).ids(16 * (step - 1), 16 * step)[5])
+    images = np.random.default_rng(0).random((160, 4, 4), np.float32)
+    images[record, 1, 2] = np.nan
+    np.savez(folder / "bad.npz", image=images, label=np.arange(160) % 3)
+    return record
+
+
+def saved_steps(folder: Path) -> list[str]:
+    return sorted(name for name in os.listdir(folder / "saved") if name.isdecimal())
+
+
+def test_a_loss_that_is_not_finite_stops_training_before_it_is_saved(launch: Launch, tmp_path: Path) -> None:
+    """On all processes at the step itself; unless told to go on, which never overwrites what was good."""
+    record = bad_records(tmp_path, step=7)
+    options = ("--source", "npz:bad.npz", "--batch-size", "16", "--steps", "9", "--checkpoint-every", "3")
+    stopped = launch("--local", "2", *options, "--checkpoint-dir", "saved")
+    assert stopped.returncode == 1, stopped.stdout
+    assert "step 7: the loss is nan; in npz:bad.npz found numbers that are not finite" in stopped.stderr
+    assert f"in records of that step: {record} (--nan warn goes on all the same)" in stopped.stderr
+    assert "Traceback" not in stopped.stdout + stopped.stderr
+    assert saved_steps(tmp_path) == ["3", "6"]
+
+    warned = launch("--local", "2", *options, "--checkpoint-dir", "saved", "--nan", "warn")
+    assert warned.returncode == 0 and "going on after step 6" in warned.stdout, warned.stderr
+    assert warned.stdout.count("warning: step 7: the loss is nan; in npz:bad.npz") == 1
+    assert "warning: step 9: the test loss is nan; look at npz:bad.npz" in warned.stdout
+    assert saved_steps(tmp_path) == ["3", "6"]
+    closing = re.compile(r"all 2 processes succeeded in .* s; loss was not finite from step 7 on; eval_loss was not")
+    assert closing.search(warned.stderr), warned.stderr
+
+    ignored = launch("--local", "1", *options, "--checkpoint-dir", "saved", "--nan", "ignore")
+    assert ignored.returncode == 0 and "warning: step" not in ignored.stdout, ignored.stderr
+    assert "loss was not finite from step 7 on" in ignored.stderr
+    assert saved_steps(tmp_path) == ["3", "6", "9"]
+    again = launch("--local", "1", *options, "--checkpoint-dir", "saved")
+    assert again.returncode == 1
+    assert "saved/9 holds a state that is not finite; were its files changed? Remove it to go back" in again.stderr
+
+    summaries = [
+        json.loads(path.read_text(), parse_constant=pytest.fail) for path in tmp_path.glob("runs/*/summary.json")
+    ]
+    assert [(each["loss"], each["eval_loss"]) for each in summaries] == [("nan", "nan")] * 2
+
+
+def test_parameters_that_are_not_finite_are_not_saved_though_the_loss_before_them_was(
+    launch: Launch, tmp_path: Path
+) -> None:
+    done = launch(
+        "--local", "1", "--steps", "60", "--lr", "1e39", "--checkpoint-every", "1", "--checkpoint-dir", "saved"
+    )
+    assert done.returncode == 1
+    why = "the records of that step are all finite: look at the steps before, and at --lr 1e+39"
+    assert f"step 1: the parameters are not finite after it; {why}" in done.stderr, done.stderr
+    assert saved_steps(tmp_path) == []
+
+
+def test_one_number_of_a_sharded_state_that_is_not_finite_is_found() -> None:
+    optimizer, mesh, look = make_optimizer(0.1, 10), make_mesh(data=-1, model=2), jax.jit(are_finite)
+    assert look(init_state(init_params(0, 64, 10), optimizer, mesh))
+    for layer, value in itertools.product(range(3), (np.nan, np.inf, -np.inf)):
+        params = init_params(0, 64, 10)
+        params[layer]["weights"][-1, 3] = value
+        assert not look(init_state(params, optimizer, mesh)), (layer, value)
+
+
+def test_hosts_whose_records_differ_say_so_before_they_train(launch: Launch, tmp_path: Path) -> None:
+    """One label of one process's copy: not among the four records that a loader looks at, but a class of its own."""
+    (tmp_path / "mine.py").write_text("""
+import os
+import numpy as np
+def make():
+    labels = np.arange(400) % 4
+    labels[151] = 9 if os.environ["HOSTMESH_PROCESS_ID"] == "1" else labels[151]
+    return {"image": np.zeros((400, 4, 4), np.uint8), "label": labels}
+""")
+    done = launch("--local", "2", "--source", "mine:make", env={"PYTHONPATH": f"{REPO}{os.pathsep}{tmp_path}"})
+    assert done.returncode == 1
+    assert "to look at the records; found classes: process 0 has 4, process 1 has 10; labels: process 0" in done.stderr
+    assert "Traceback" not in done.stdout + done.stderr and "ABORT" not in (done.stdout + done.stderr).upper()
 
 
 def test_it_runs_without_launch_too(tmp_path: Path) -> None:

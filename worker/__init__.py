@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from worker.checkpoint import Checkpoint
     from worker.distributed import join
+    from worker.freed_memory import keep_freed_memory
     from worker.identity import Identity
     from worker.loader import Loader
     from worker.mesh import make_mesh
@@ -28,6 +29,7 @@ _HOMES = {
     "as_stream": "worker.sources",
     "flush_report": "worker.metrics",
     "join": "worker.distributed",
+    "keep_freed_memory": "worker.freed_memory",
     "make_mesh": "worker.mesh",
     "open_source": "worker.sources",
     "report": "worker.metrics",
@@ -45,6 +47,7 @@ __all__ = [
     "as_stream",
     "flush_report",
     "join",
+    "keep_freed_memory",
     "make_mesh",
     "open_source",
     "report",

@@ -59,6 +59,11 @@ def share_failure(what: str, patience: float = PATIENCE) -> Iterator[None]:
         meeting.attend("null", patience)
 
 
+def arrange(what: str) -> Meeting | None:
+    """A meeting for a thread beside training; arranged in the same order everywhere. None when alone."""
+    return _meet("later", what)
+
+
 def name_processes(ids: Sequence[int]) -> str:
     """`process 4`, or `processes 0, 1, 4 to 63`."""
     runs: list[list[int]] = []
@@ -71,7 +76,7 @@ def name_processes(ids: Sequence[int]) -> str:
     return ("process " if len(ids) == 1 else "processes ") + ", ".join(parts)
 
 
-def _meet(kind: str, what: str) -> _Meeting | None:
+def _meet(kind: str, what: str) -> Meeting | None:
     """None when alone."""
     from jax._src import distributed  # the public API has no client
 
@@ -80,11 +85,11 @@ def _meet(kind: str, what: str) -> _Meeting | None:
         return None
     name = f"hostmesh/{kind}/{quote(what, safe='')}"
     _held[name] += 1
-    return _Meeting(state.client, what, name, _held[name], state.process_id, state.num_processes)
+    return Meeting(state.client, what, name, _held[name], state.process_id, state.num_processes)
 
 
 @dataclass(frozen=True)
-class _Meeting:
+class Meeting:
     """Each process leaves its value in a folder of the store; whoever sees them all writes the outcome beside it.
 
     An outcome is written once: the values, or who failed, or who was missing when somebody's patience ended. So all
@@ -99,12 +104,30 @@ class _Meeting:
     num_processes: int
 
     def attend(self, said: str, patience: float) -> list[Any]:
-        self.client.key_value_set(f"{self._folder}/said/{self.process_id}", said)
-        values = self._said()
+        self.say(said)
+        values = self.said()
         all_here = len(values) == self.num_processes
         outcome = self._settle_all(values) if all_here else self._await_outcome(patience)
         self._check(outcome)
         return list(outcome["values"])
+
+    def say(self, said: str) -> None:
+        """`said` is JSON; this waits for nobody, and nor do the next two."""
+        self.client.key_value_set(f"{self._folder}/said/{self.process_id}", said)
+
+    def said(self) -> dict[int, Any]:
+        found = self.client.key_value_dir_get(f"{self._folder}/said/")
+        return {int(key.rpartition("/")[2]): json.loads(said) for key, said in found}
+
+    def look(self) -> dict[str, Any] | None:
+        """The outcome, if there is one by now."""
+        try:
+            outcome: dict[str, Any] = json.loads(self.client.key_value_try_get(f"{self._folder}/outcome"))
+        except RuntimeError as error:
+            if not str(error).startswith("NOT_FOUND"):
+                raise
+            return None
+        return outcome
 
     def settle(self, outcome: dict[str, Any]) -> dict[str, Any]:
         """The outcome, which is another one when somebody wrote first."""
@@ -125,10 +148,6 @@ class _Meeting:
     def _folder(self) -> str:
         return f"{self.name}/{self.number}"
 
-    def _said(self) -> dict[int, Any]:
-        found = self.client.key_value_dir_get(f"{self._folder}/said/")
-        return {int(key.rpartition("/")[2]): json.loads(said) for key, said in found}
-
     def _settle_all(self, values: Mapping[int, Any]) -> dict[str, Any]:
         # All are here, so all have read the outcome before this one: the store does not grow.
         self.client.key_value_delete(f"{self.name}/{self.number - 1}")
@@ -140,7 +159,7 @@ class _Meeting:
         except RuntimeError as error:
             if not str(error).startswith("DEADLINE_EXCEEDED"):
                 raise
-        values = self._said()
+        values = self.said()
         missing = [process_id for process_id in range(self.num_processes) if process_id not in values]
         return self.settle({"missing": missing, "patience": patience}) if missing else self._settle_all(values)
 

@@ -7,27 +7,40 @@ import builtins
 import faulthandler
 import os
 import runpy
+import signal
 import sys
 import threading
 import time
+from contextlib import suppress
 from importlib.machinery import SourceFileLoader
 from types import ModuleType, TracebackType
 from typing import NoReturn
 
-from worker.crash import crash_record
+from worker.command_line import show_command
+from worker.crash import crash_record, explain_no_input
 from worker.distributed import forget_jax, prepare_jax, widen_cpu_pool
 from worker.errors import WorkerError
 from worker.facts import send_fact
-from worker.identity import DUMP_SIGNAL, EXIT_PREEMPTED, STACKS_FILE
+from worker.identity import DUMP_SIGNAL, EXIT_PREEMPTED, GRACE, STACKS_FILE, Identity
+from worker.preemption import leave_after_others
 
 EXIT_HANDLERS_PATIENCE = 5.0
 LOST_PEER_PATIENCE = 3.0
+EXIT_INTERRUPTED = 128 + signal.SIGINT
 OWN_FRAMES = (__file__, "<frozen runpy>", "<frozen importlib._bootstrap>", "<frozen importlib._bootstrap_external>")
 
 
 def run(argv: list[str]) -> None:
     """`argv` is `SCRIPT.py ARGS…` or `-m MODULE ARGS…`. Returns, or raises SystemExit, only for an orderly leave."""
+    try:
+        _run(argv)
+    except KeyboardInterrupt as error:  # here, because Ctrl-C may also come while another exception is dealt with
+        _interrupt(error)
+
+
+def _run(argv: list[str]) -> None:
     _introduce()
+    show_command(argv)
     widen_cpu_pool()
     prepare_jax()
     try:
@@ -38,8 +51,8 @@ def run(argv: list[str]) -> None:
         if (code := _exit_code(stop)) not in (0, EXIT_PREEMPTED):
             _fail(stop, code)
         raise
-    except KeyboardInterrupt as error:
-        _fail(error, 130)
+    except KeyboardInterrupt:
+        raise
     except WorkerError as error:
         _fail(error, error.exit_code)
     except BaseException as error:
@@ -56,7 +69,10 @@ def _introduce() -> None:
 
 
 def _execute(argv: list[str]) -> None:
+    made_by_python = sys.modules["__main__"]
     main = sys.modules["__main__"] = ModuleType("__main__")
+    if "__annotations__" in made_by_python.__dict__:  # up to Python 3.13
+        main.__annotations__ = {}
     main.__dict__["__builtins__"] = builtins
     if argv[0] == "-m":
         sys.path[0] = os.getcwd()
@@ -89,11 +105,37 @@ def _fail(error: BaseException, code: int) -> NoReturn:
     error.__traceback__ = _without_own_frames(error.__traceback__)
     record = crash_record(error)
     send_fact("crash", must_arrive=True, explained=isinstance(error, WorkerError), **record)
+    _flush_metrics()
     if record["lost_peer"]:
         # The cause is elsewhere, and the launcher about to end this process: a traceback here would only hide it.
         time.sleep(LOST_PEER_PATIENCE)
     _show(error, record["message"])
     _leave(code)
+
+
+def _interrupt(error: KeyboardInterrupt) -> NoReturn:
+    """Ends as Python does: with exit handlers, then by the signal. One process of several prints no traceback: they
+    were all asked, and as many tracebacks would bury the screen; the launcher keeps them in stacks/."""
+    error.__traceback__ = _without_own_frames(error.__traceback__)
+    record = {**crash_record(error), "lost_peer": False}  # whatever it came in between
+    send_fact("crash", must_arrive=True, explained=False, **record)
+    _flush_metrics()
+    identity = Identity.from_env()
+    if identity is None or identity.num_processes == 1:
+        _show(error, "")
+    grace = float(os.environ.get(GRACE) or 0)
+    _run_exit_handlers(EXIT_INTERRUPTED, max(EXIT_HANDLERS_PATIENCE, grace))
+    with suppress(Exception):  # process 0, who is told, may be gone
+        leave_after_others(grace / 2)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    os.kill(os.getpid(), signal.SIGINT)
+    os._exit(EXIT_INTERRUPTED)  # the signal is blocked
+
+
+def _flush_metrics() -> None:
+    """At once: what is still in computation may never come, and exit handlers may not run before a kill."""
+    if (metrics := sys.modules.get("worker.metrics")) is not None:
+        metrics.flush_ready()
 
 
 def _show(error: BaseException, message: object) -> None:
@@ -102,8 +144,11 @@ def _show(error: BaseException, message: object) -> None:
         print(f"error: {message}", file=sys.stderr)
     elif not isinstance(error, SystemExit):
         sys.excepthook(type(error), error, error.__traceback__)
-    elif isinstance(error.code, str):
-        print(error.code, file=sys.stderr)
+    elif error.code is not None and not isinstance(error.code, int):
+        with suppress(Exception):  # of its own __str__: Python says nothing then
+            print(error.code, file=sys.stderr)
+    if hint := explain_no_input(error):
+        print(f"launch: {hint}", file=sys.stderr)
 
 
 def _without_own_frames(trace: TracebackType | None) -> TracebackType | None:
@@ -113,9 +158,14 @@ def _without_own_frames(trace: TracebackType | None) -> TracebackType | None:
 
 
 def _leave(code: int) -> NoReturn:
-    """jax's shutdown barrier would wait up to 300 s for processes that wait for this one."""
+    _run_exit_handlers(code, EXIT_HANDLERS_PATIENCE)
+    os._exit(code)
+
+
+def _run_exit_handlers(code: int, patience: float) -> None:
+    """Without jax's: its shutdown barrier would wait up to 300 s for processes that wait for this one."""
     forget_jax()
-    deadline = threading.Timer(EXIT_HANDLERS_PATIENCE, os._exit, (code,))
+    deadline = threading.Timer(patience, os._exit, (code,))
     deadline.daemon = True
     deadline.start()
     atexit._run_exitfuncs()
@@ -124,4 +174,3 @@ def _leave(code: int) -> NoReturn:
             stream.flush()
         except (OSError, ValueError, AttributeError):
             pass
-    os._exit(code)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-import sysconfig
 import time
 import traceback
 from collections.abc import Iterator
 from types import TracebackType
+
+from worker.place import describe_frame, find_place, is_library
 
 LONGEST_MESSAGE = 2000
 LONGEST_TRACEBACK = 16_000
@@ -24,9 +25,11 @@ LOST_PEER = re.compile(
 MISMATCH = re.compile(r"collective mismatch", re.IGNORECASE)
 # How jax hands on what a callback raised: its traceback, without source lines, in the message of an error of its own.
 CALLBACK = re.compile(r"CpuCallback error|error calling callback", re.IGNORECASE)
+# What input() says, and what is behind it here.
+END_OF_INPUT = "EOF when reading a line"
+NO_INPUT = "this process has no stdin: only `launch --local 1` in the foreground passes its own on, for input() and pdb"
 TRACEBACK = "Traceback (most recent call last):\n"
 FRAME = re.compile(r'  File "(?P<file>[^"]*)", line (?P<line>\d+), in (?P<name>.*)')
-LIBRARIES = tuple(os.path.join(path, "") for path in {*sysconfig.get_paths().values()})
 
 
 def crash_record(error: BaseException) -> dict[str, object]:
@@ -41,8 +44,23 @@ def crash_record(error: BaseException) -> dict[str, object]:
         "place": place,
         "traceback": text[-LONGEST_TRACEBACK:],
         "lost_peer": any(map(_is_lost_peer, _chain(error))),
+        "hint": explain_no_input(error),
         "at": time.time(),
     }
+
+
+def explain_no_input(error: BaseException) -> str | None:
+    """For one that came of reading an input which has nothing to read: `input()`, or the debugger's prompt."""
+    *_, last = [None, *(frame.f_globals.get("__name__") for frame, _ in traceback.walk_tb(error.__traceback__))]
+    asked = (isinstance(error, EOFError) and str(error) == END_OF_INPUT) or last in ("bdb", "pdb")
+    return NO_INPUT if asked and _reads_nothing() else None
+
+
+def _reads_nothing() -> bool:
+    try:
+        return os.path.samestat(os.fstat(0), os.stat(os.devnull))
+    except OSError:
+        return True
 
 
 def _is_lost_peer(error: BaseException) -> bool:
@@ -71,11 +89,11 @@ def _raised_by_callback(message: str) -> tuple[str, str, str | None] | None:
     lines = rest.splitlines()
     frames = [match for line in lines if (match := FRAME.match(line))]
     said = [line for line in lines if not line.startswith("  ")]
-    own = [frame for frame in frames if not frame["file"].startswith(LIBRARIES)]
+    own = [frame for frame in frames if not is_library(frame["file"])]
     if not said or not own:
         return None
     kind, _, first = said[0].partition(": ")
-    place = f"{_short_name(own[-1]['file'])}:{own[-1]['line']} in {own[-1]['name']}"
+    place = describe_frame(own[-1]["file"], own[-1]["line"], own[-1]["name"])
     return kind, "\n".join([first, *said[1:]]).strip(), place
 
 
@@ -92,17 +110,11 @@ def _type_name(error: BaseException) -> str:
 
 
 def _place(trace: TracebackType | None) -> str | None:
-    """`train.py:88 in main`: the innermost frame that is not a library's, else the innermost of all."""
+    """Where no frame is the user's: the innermost that is not a library's, else the innermost of all."""
+    if (place := find_place(trace)) is not None:
+        return place
     frames = traceback.extract_tb(trace)
     if not frames:
         return None
-    own = [frame for frame in frames if not frame.filename.startswith(LIBRARIES)]
-    frame = (own or frames)[-1]
-    return f"{_short_name(frame.filename)}:{frame.lineno} in {frame.name}"
-
-
-def _short_name(path: str) -> str:
-    try:
-        return path if path.startswith("<") else os.path.relpath(path)
-    except OSError:  # the working directory is gone
-        return path
+    frame = ([frame for frame in frames if not is_library(frame.filename)] or frames)[-1]
+    return describe_frame(frame.filename, frame.lineno, frame.name)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
-import sys
 from collections import defaultdict
 from collections.abc import Sequence
-from functools import cache
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -21,22 +19,61 @@ except ImportError:  # another jax
 
 # A CPU device takes memory that begins at such an address as its own; any other it copies, slower than NumPy does.
 ALIGNMENT = 64
-# What refers to a piece of memory that no array lies in: the list of pieces, the variable and the call itself.
-UNUSED = 3
-# From malloc.h; 32 MiB is the most the first may be.
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
-LARGEST_KEPT, MOST_KEPT = 32 << 20, 128 << 20
 
 
-@cache
-def keep_freed_memory() -> None:
-    """Tell the C library not to hand memory back to the system that the next batch will ask for again.
+@dataclass(frozen=True, eq=False)
+class Piece:
+    """Memory, and how NumPy is told of the aligned part of it."""
 
-    The temporary arrays of a `map` cost 70 page faults a batch otherwise, for 256 small images: a third of the time.
+    memory: NDArray[np.uint8]
+    interface: dict[str, Any]
+
+    @classmethod
+    def make(cls, size: int) -> Piece:
+        memory = np.empty(size + ALIGNMENT, np.uint8)
+        address: int = memory.__array_interface__["data"][0]
+        start = address + -address % ALIGNMENT
+        return cls(memory, {"version": 3, "typestr": "|u1", "shape": (size,), "data": (start, False)})
+
+
+class Shelf:
+    """Pieces of one size: those that may be used, and those in use. No other thread can split a change of either."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._free: list[Piece] = []
+        self._in_use: set[Piece] = set()
+
+    def take(self, size: int) -> Piece:
+        try:
+            piece = self._free.pop()
+        except IndexError:
+            piece = Piece.make(size)
+        self._in_use.add(piece)
+        return piece
+
+    def put_back(self, piece: Piece) -> None:
+        """In whichever thread let go of the last array, perhaps amid another call of this class: nothing may wait."""
+        self._in_use.discard(piece)
+        if len(self._free) + len(self._in_use) < self._most:
+            self._free.append(piece)
+
+
+class Lease:
+    """The one use of a piece: the innermost base of every array that lies in it, so it ends when the last of them does.
+
+    Who reads the memory (a view, a device that shares it, whatever was exported from there) keeps an array alive, and
+    that array keeps this. Counting references instead would tell less: how many there are is the interpreter's affair.
     """
-    if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "mallopt"):
-        libc.mallopt(M_MMAP_THRESHOLD, LARGEST_KEPT)
-        libc.mallopt(M_TRIM_THRESHOLD, MOST_KEPT)
+
+    __slots__ = ("__array_interface__", "_piece", "_shelf")
+
+    def __init__(self, piece: Piece, shelf: Shelf) -> None:
+        self.__array_interface__ = piece.interface
+        self._piece, self._shelf = piece, shelf
+
+    def __del__(self) -> None:
+        self._shelf.put_back(self._piece)
 
 
 class Memory:
@@ -48,30 +85,15 @@ class Memory:
     """
 
     def __init__(self, most: int) -> None:
-        """Keeps at most so many pieces of each size."""
-        self._most = most
-        self._pieces: defaultdict[int, list[NDArray[np.uint8]]] = defaultdict(list)
+        """Keeps at most so many pieces of each size, those in use among them."""
+        self._shelves: defaultdict[int, Shelf] = defaultdict(lambda: Shelf(most))
 
     def own(self, array: NDArray[Any]) -> NDArray[Any]:
-        memory = self._find(array.nbytes)
-        copied = np.ndarray(array.shape, array.dtype, memory, -_address(memory) % ALIGNMENT)
+        shelf = self._shelves[array.nbytes]
+        leased = np.asarray(Lease(shelf.take(array.nbytes), shelf))
+        copied = np.ndarray(array.shape, array.dtype, leased)
         np.copyto(copied, array)
         return copied
-
-    def _find(self, size: int) -> NDArray[np.uint8]:
-        pieces = self._pieces[size]
-        for memory in pieces:
-            if sys.getrefcount(memory) == UNUSED:
-                return memory
-        memory = np.empty(size + ALIGNMENT, np.uint8)
-        if len(pieces) < self._most:
-            pieces.append(memory)
-        return memory
-
-
-def _address(array: NDArray[Any]) -> int:
-    address: int = array.__array_interface__["data"][0]
-    return address
 
 
 def assemble(aval: Any, sharding: Sharding, pieces: Sequence[NDArray[Any]], devices: Sequence[Any]) -> jax.Array:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import functools
 import os
 import random
 import socket
@@ -14,12 +15,15 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
+from worker.errors import WorkerError
 from worker.facts import send_fact
-from worker.identity import Identity
+from worker.identity import PID, Identity
+from worker.preemption import let_ctrl_c_end
 
 CLUSTERS = "jax._src.clusters"
 DISTRIBUTED = "jax._src.distributed"
-JAX_PATIENCE = 300
+# What jax itself gets of the time for joining, in seconds, when finding the coordinator has taken the rest.
+LEAST_PATIENCE = 1
 LEAST_THREADS = 8
 THREADS_PER_DEVICE = 4
 # Looking for the coordinator: seconds between two tries of one process, and what all processes together may do.
@@ -28,6 +32,9 @@ TRIES_A_SECOND_BY_ALL = 2000
 JITTER = 0.25
 RANDOM = random.Random()  # of our own: a script that has seeded the common one must get what it expects
 CONNECT_TIMEOUT = 1.0
+
+is_prepared = False
+has_joined = False  # this process: the others of its run, or a cluster that the script made itself
 
 
 def join(initialization_timeout: int = 300) -> Identity | None:
@@ -43,7 +50,6 @@ def join(initialization_timeout: int = 300) -> Identity | None:
             coordinator_address=identity.coordinator_address,
             num_processes=identity.num_processes,
             process_id=identity.process_id,
-            coordinator_bind_address=identity.coordinator_address,
             initialization_timeout=initialization_timeout,
         )
     return identity
@@ -51,11 +57,28 @@ def join(initialization_timeout: int = 300) -> Identity | None:
 
 def prepare_jax() -> None:
     """Make `jax.distributed.initialize()` without arguments work, now or whenever jax gets imported."""
-    for name, adapt in {CLUSTERS: _add_cluster_type, DISTRIBUTED: _announce_joining}.items():
+    global is_prepared
+    if is_prepared:  # by who started this Python, or by the nursery
+        return
+    is_prepared = True
+    for name, adapt in {CLUSTERS: _add_cluster_type, DISTRIBUTED: _announce_joining, "jax": _watch_for_loners}.items():
         if name in sys.modules:
             adapt(sys.modules[name])
-        elif not any(isinstance(f, _AfterImport) and f.name == name for f in sys.meta_path):
+        else:
             sys.meta_path.insert(0, _AfterImport(name, adapt))
+
+
+def require_joined(what: str) -> None:
+    """For what must see the devices of all processes: alone, each would do the whole job, and all would succeed."""
+    import jax
+
+    identity = identity_of_itself()
+    if identity is None or identity.num_processes == 1 or jax.distributed.is_initialized():
+        return
+    raise WorkerError(
+        f"{what}: found process {identity.process_id} of {identity.num_processes} alone, wanted it to have joined the "
+        "others; call worker.join(), or jax.distributed.initialize(), before anything that uses jax's devices"
+    )
 
 
 def widen_cpu_pool() -> None:
@@ -111,22 +134,63 @@ def _identity() -> Identity:
     return identity
 
 
+def identity_of_itself() -> Identity | None:
+    """None in a program that a process of the run has started: what that does alone is its own affair."""
+    return Identity.from_env() if os.environ.get(PID) == str(os.getpid()) else None
+
+
+def _watch_for_loners(jax: ModuleType) -> None:
+    """Registered when all of jax is imported, so that it runs before jax's own handlers take the devices away."""
+    atexit.register(_tell_if_alone)
+
+
+def _tell_if_alone() -> None:
+    identity = identity_of_itself()
+    devices = sys.modules.get("jax._src.xla_bridge")
+    if identity is None or identity.num_processes == 1 or has_joined or devices is None:
+        return
+    if getattr(devices, "backends_are_initialized", bool)():
+        send_fact("ran_separately", must_arrive=True)
+
+
 def _announce_joining(distributed: ModuleType) -> None:
     state = distributed.State
     initialize = state.initialize
     if getattr(initialize, "announces", False):
         return
+    import inspect  # jax has done so by now; to others it would cost 10 ms
 
-    def announced(self: Any, coordinator_address: str | None = None, *args: Any, **kwargs: Any) -> None:
-        send_fact("joining")
+    signature = inspect.signature(initialize)
+
+    @functools.wraps(initialize)
+    def announced(*args: Any, **kwargs: Any) -> None:
+        global has_joined
+        call = signature.bind(*args, **kwargs)
+        call.apply_defaults()
         identity = Identity.from_env()
-        if identity is not None and coordinator_address in (None, identity.coordinator_address):
-            _await_coordinator(identity, kwargs.get("initialization_timeout", JAX_PATIENCE))
-        initialize(self, coordinator_address, *args, **kwargs)
-        send_fact("joined")
+        address = call.arguments["coordinator_address"]
+        is_ours = identity is not None and address in (None, identity.coordinator_address)
+        if identity is not None and is_ours:
+            send_fact("joining")
+            _join_ours(call.arguments, identity)
+        with let_ctrl_c_end():
+            initialize(*call.args, **call.kwargs)
+        has_joined = True
+        if is_ours:
+            send_fact("joined")
 
     announced.announces = True  # type: ignore[attr-defined]
     state.initialize = announced
+
+
+def _join_ours(arguments: dict[str, Any], identity: Identity) -> None:
+    """For a call of initialize: bind the coordinator's own address alone, and take no longer in all than asked."""
+    if arguments["coordinator_bind_address"] is None:
+        arguments["coordinator_bind_address"] = identity.coordinator_address
+    patience, began = arguments["initialization_timeout"], time.monotonic()
+    _await_coordinator(identity, patience - LEAST_PATIENCE)
+    left = patience - (time.monotonic() - began)
+    arguments["initialization_timeout"] = max(LEAST_PATIENCE, int(left))
 
 
 def _await_coordinator(

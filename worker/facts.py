@@ -18,9 +18,19 @@ dropped_facts = 0  # how many the agent has not got; told with the next one, and
 
 def send_fact(name: str, *, must_arrive: bool = False, **detail: object) -> None:
     """Dropped and counted when the agent does not keep up, unless it must arrive: that waits a second."""
+    deadline = time.monotonic() + (PATIENCE if must_arrive else 0)
+    while not offer_fact(name, **detail):
+        if time.monotonic() >= deadline:
+            note_dropped()
+            return
+        time.sleep(0.01)
+
+
+def offer_fact(name: str, **detail: object) -> bool:
+    """False when the agent does not keep up: whoever can keep the fact may offer it again."""
     address = os.environ.get(FACTS_SOCKET)
     if address is None:
-        return
+        return True
     fact = {
         "name": name,
         "process_id": int(os.environ[PROCESS_ID]),
@@ -30,17 +40,12 @@ def send_fact(name: str, *, must_arrive: bool = False, **detail: object) -> None
     }
     message = json.dumps(fact, ensure_ascii=False).encode("utf-8", "replace")
     if len(message) > LONGEST_FACT:
-        _note_dropped()
-        return
-    deadline = time.monotonic() + (PATIENCE if must_arrive else 0)
-    while not _try_send(address, message):
-        if time.monotonic() >= deadline:
-            _note_dropped()
-            return
-        time.sleep(0.01)
+        note_dropped()
+        return True
+    return _try_send(address, message)
 
 
-def _note_dropped() -> None:
+def note_dropped() -> None:
     global dropped_facts
     if not dropped_facts:
         atexit.register(send_fact, "leaving", must_arrive=True)

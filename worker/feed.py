@@ -11,16 +11,16 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from worker.errors import DataError, tell
+from worker.errors import DataError, blame
 from worker.loading import Part
 from worker.order import Order
-from worker.randomness import RowRandom
+from worker.randomness import COLLATE, RowRandom
 from worker.rows import Block, Ids, Record
 from worker.schedule import Schedule
 from worker.sources import Source
 
 Map: TypeAlias = Callable[..., Block]
-Collate: TypeAlias = Callable[[list[Record]], Block]
+Collate: TypeAlias = Callable[..., Block]
 
 
 @dataclass(frozen=True)
@@ -39,15 +39,28 @@ class RowWork:
         self.collate = collate
         self._map = map
         self._seed = seed
-        self._wants_all = map is not None and count_arguments(map) == 3
+        self._map_wants_all = map is not None and count_arguments(map, "map", "block") == 3
+        self._collate_wants_all = collate is not None and count_arguments(collate, "collate", "records") == 3
+
+    def apply_collate(self, records: list[Record], ids: Ids, start: int, rows: NDArray[np.int64]) -> Block:
+        """The rows are those of a batch that begins at this position."""
+        assert self.collate is not None
+        try:
+            if self._collate_wants_all:
+                return self.collate(records, ids, RowRandom(self._seed, start + rows, COLLATE))
+            return self.collate(records)
+        except Exception as error:
+            raise blame("collate" if len(ids) > 1 else f"collate of record {ids[0]}", error) from error
 
     def apply_map(self, block: Block, ids: Ids, start: int, rows: NDArray[np.int64]) -> Block:
-        """The rows are those of a batch that begins at this position."""
         if self._map is None:
             return block
-        if self._wants_all:
-            return self._map(block, ids, RowRandom(self._seed, start + rows))
-        return self._map(block)
+        try:
+            if self._map_wants_all:
+                return self._map(block, ids, RowRandom(self._seed, start + rows))
+            return self._map(block)
+        except Exception as error:
+            raise blame("map", error) from error
 
 
 class SourceFeed:
@@ -77,33 +90,35 @@ class SourceFeed:
         rows = part.rows if part.last < count else np.minimum(part.rows, count - 1)
         ids = batch_ids if part.is_all and len(rows) == count else batch_ids[rows]
         try:
-            block = self._collate(ids)
+            block = self._read_block(ids, start, rows)
         except Exception as error:
-            raise self._blame_record(step, ids, error) from error
+            raise self._blame_record(step, ids, start, rows, error) from error
         try:
             return self.work.apply_map(block, ids, start, rows)
-        except Exception as error:
-            raise DataError(f"step {step}: map: {tell(error)}") from error
+        except DataError as error:
+            raise blame(f"step {step}", error) from error
 
-    def _collate(self, ids: Ids) -> Block:
-        return self.source.read(ids) if self.work.collate is None else self.work.collate(self.source.records(ids))
+    def _read_block(self, ids: Ids, start: int, rows: NDArray[np.int64]) -> Block:
+        if self.work.collate is None:
+            return self.source.read(ids)
+        return self.work.apply_collate(self.source.records(ids), ids, start, rows)
 
-    def _blame_record(self, step: int, ids: Ids, error: Exception) -> DataError:
+    def _blame_record(self, step: int, ids: Ids, start: int, rows: NDArray[np.int64], error: Exception) -> DataError:
         """Names the record, if one fails alone."""
-        for record in ids:
+        for n, record in enumerate(ids):
             try:
-                self._collate(np.array([record]))
+                self._read_block(ids[n : n + 1], start, rows[n : n + 1])
             except DataError as alone:
-                return DataError(f"step {step}: {alone}")
+                return blame(f"step {step}", alone)
             except Exception as alone:
-                return DataError(f"step {step}: record {record} of {self.source.name}: {tell(alone)}")
-        return DataError(f"step {step}: {self.source.name}: {tell(error)}")
+                return blame(f"step {step}: record {record} of {self.source.name}", alone)
+        return blame(f"step {step}: {self.source.name}", error)
 
 
-def count_arguments(map: Map) -> int:
+def count_arguments(function: Callable[..., Block], name: str, first: str) -> int:
     """One, or three where there is room for three."""
     try:
-        parameters = inspect.signature(map).parameters.values()
+        parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
         return 1  # built in: it says nothing about itself
     kinds = [parameter.kind for parameter in parameters]
@@ -114,5 +129,6 @@ def count_arguments(map: Map) -> int:
         for parameter in parameters
     )
     if required not in (1, 3):
-        raise DataError(f"map wants one argument (block) or three (block, ids, rng); found one that takes {required}")
+        wanted = f"one argument ({first}) or three ({first}, ids, rng)"
+        raise DataError(f"{name} wants {wanted}; found one that takes {required}")
     return required

@@ -13,9 +13,15 @@ PROCESS_ID = "HOSTMESH_PROCESS_ID"
 NUM_PROCESSES = "HOSTMESH_NUM_PROCESSES"
 LOCAL_PROCESS_ID = "HOSTMESH_LOCAL_PROCESS_ID"
 COORDINATOR_ADDRESS = "HOSTMESH_COORDINATOR_ADDRESS"
+# How many seconds a process has between the request to stop and SIGKILL.
+GRACE = "HOSTMESH_GRACE"
 # Set by the agent, because only it knows its folder: where a process sends facts and dumps its stacks.
 FACTS_SOCKET = "HOSTMESH_FACTS_SOCKET"
 STACKS_FILE = "HOSTMESH_STACKS_FILE"
+# `all` where the launcher keeps what every process reports, and not only what process 0 does.
+METRICS = "HOSTMESH_METRICS"
+# The process itself, by its pid: a program that it starts inherits all of the above, and is another.
+PID = "HOSTMESH_PID"
 
 # A process that said hello dumps its stacks at this signal; any other would die of it.
 DUMP_SIGNAL = signal.SIGRTMIN + 5 if hasattr(signal, "SIGRTMIN") else signal.SIGUSR2
@@ -23,9 +29,9 @@ DUMP_SIGNAL = signal.SIGRTMIN + 5 if hasattr(signal, "SIGRTMIN") else signal.SIG
 # What a process that was asked to stop, saved and left exits with: the same command goes on from there.
 EXIT_PREEMPTED = 75
 
-# jax reads these two by itself, at the call of initialize().
+# jax reads it by itself, at the call of initialize(). Its JAX_COORDINATOR_BIND_ADDRESS is not for us to set: jax takes
+# it for every cluster, also for one of the script's own.
 JAX_COORDINATOR_ADDRESS = "JAX_COORDINATOR_ADDRESS"
-JAX_COORDINATOR_BIND_ADDRESS = "JAX_COORDINATOR_BIND_ADDRESS"
 
 
 class Identity(NamedTuple):
@@ -47,7 +53,6 @@ class Identity(NamedTuple):
             LOCAL_PROCESS_ID: str(self.local_process_id),
             COORDINATOR_ADDRESS: self.coordinator_address,
             JAX_COORDINATOR_ADDRESS: self.coordinator_address,
-            JAX_COORDINATOR_BIND_ADDRESS: self.coordinator_address,
         }
 
     @classmethod

@@ -15,10 +15,13 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
 from numpy.typing import NDArray
 
 from worker.agree import exchange, name_processes, require_same, share_failure
-from worker.device_memory import keep_freed_memory
+from worker.comparison import Comparison
+from worker.content import Content
+from worker.distributed import identity_of_itself, require_joined
 from worker.errors import DataError, DisagreementError
 from worker.feed import Collate, Map, RowWork, SourceFeed
 from worker.fingerprint import describe_source
+from worker.freed_memory import keep_freed_memory
 from worker.loading import STRATEGIES, Layout
 from worker.mesh import make_mesh
 from worker.order import Order
@@ -27,24 +30,31 @@ from worker.schedule import Schedule
 from worker.sources import as_source
 from worker.stream import Stream
 from worker.stream_feed import StreamFeed
+from worker.stream_state import LoaderState, bound_places, split_state
 from worker.vote import Vote
+
+# Seconds that a process waits for one whose shards take longer to be read again.
+SKIPPING_PATIENCE = 24 * 3600.0
 
 
 class Loader:
     """Global batches, the same for every number of processes and devices and every loading strategy.
 
-    `for batch in loader` goes on from `loader.step`; `loader.restore(0)` begins again.
+    `for batch in loader` goes on from `loader.step`; after the last batch the next `for` begins again, as over a list.
 
     - `source`: a spec string, arrays, an object with `__len__` and `read(ids)` or `__getitem__`, a library's dataset,
       or a `worker.Stream`.
     - `mesh`: its axes in `spec` split the batch, the first unless told; or a sharding. A tree of either is for rows
       whose arrays are cut differently.
     - `map(block)` or `map(block, ids, rng)` changes a block of rows; `rng` depends on the global position only.
-    - `collate(records)` makes a block of a list of records: for rows that need padding to one length.
+    - `collate(records)` or `collate(records, ids, rng)` makes a block of a list of records: for rows that need padding
+      to one length.
     - `loading`: `per_process` reads what this process's devices need; `per_device` reads for each device, in threads;
       `global` reads all rows everywhere; `reshard` reads an equal share, and the devices exchange rows.
-    - `tail`: `carry`, the remainder of an epoch begins the next; `pad`, with a boolean `mask`; or `drop`.
+    - `tail`: `carry`, the remainder of an epoch begins the next; `pad`, with a boolean `mask`; or `drop`. What the last
+      epoch leaves over, or with `drop` each, is in no batch: `loader.left_out` records.
     - `prefetch`: batches read ahead by a thread, 0 for none; `device_prefetch`: those put on the devices ahead.
+    - `verify`: compare all of the data between processes, not only a few records; a thread does it beside training.
     """
 
     def __init__(
@@ -64,14 +74,20 @@ class Loader:
         tail: str = "carry",
         prefetch: int = 2,
         device_prefetch: int = 1,
+        verify: bool = True,
     ) -> None:
+        require_joined("make a loader")
         self.step = 0
         self.waited = 0.0  # seconds in which the next batch was not there yet
         self._pipeline: Pipeline | None = None
-        self._settled = False
+        self._stream_feed: StreamFeed | None = None
+        self._places: dict[str, Any] = {}  # in the shards of a stream, on the way to `step`
+        self._answers_for: set[str] = set()  # those whose places this process knows and saves
+        self._settled = self._ended = False
         with share_failure("make a loader"):
             _check_choices(loading, prefetch, device_prefetch)
-            keep_freed_memory()
+            if identity_of_itself() is not None:
+                keep_freed_memory()  # in a process that `launch` started; any other may have its own ideas
             self.source = as_source(source)
             is_stream = isinstance(self.source, Stream)
             self._shardings = _shardings(mesh, spec)
@@ -83,9 +99,11 @@ class Loader:
             self._order = None if is_stream else Order(length, seed, shuffle)
             self._vote = self._make_vote()
             self.about = self._describe()
+            self._comparison = Comparison(self.source.name, self._content() if verify else None)
         cut = [_describe_sharding(sharding) for sharding in jax.tree_util.tree_leaves(self._shardings)]
         options = {"sharding": cut, "loading": loading, "epochs": epochs, "steps": steps}
-        require_same("make a loader", {**self.about, **options})
+        require_same("make a loader", {**self.about, **options, **self._comparison.at_once})
+        self._comparison.begin()
 
     @property
     def batch_size(self) -> int:
@@ -98,15 +116,30 @@ class Loader:
             raise TypeError("this loader has no end; give it epochs= or steps=, or stop at a step of your own")
         return total
 
+    @property
+    def left_out(self) -> int | None:
+        """Records of the epochs asked for, each counted once an epoch, that would not fill a batch and so are in none.
+
+        None where that is not known: of a stream, and with `drop` of a loader that has no end.
+        """
+        return None if self._order is None else self.schedule.left_out
+
     def __iter__(self) -> Loader:
+        if self._ended:
+            self.restore(0)
         return self
 
     def __next__(self) -> Any:
+        if self._ended:  # until it is iterated anew: to look again would be a collective, of a stream
+            raise StopIteration
         began = time.perf_counter()
         if self._pipeline is None:
             self._begin()
+        self._comparison.check()
         if not self._has_next():
             self.close()
+            self._ended = True
+            self._comparison.finish()
             raise StopIteration
         assert self._pipeline is not None
         ready = self._pipeline.take()
@@ -117,18 +150,21 @@ class Loader:
         self.step += 1
         return self._layout.finish(ready.arrays)
 
-    def state(self) -> int:
-        """Batches delivered so far: all there is to save."""
-        return self.step
+    def state(self) -> LoaderState:
+        """Batches delivered so far: all there is to save. Of a stream, also how to get there without reading it all:
+        what this process knows of that, which `Checkpoint.save` puts together for all."""
+        return self.step if self._order is not None else {"step": self.step, "shards": self._own_places()}
 
-    def restore(self, state: int) -> None:
-        """Go on, or back, to just after that many batches."""
+    def restore(self, state: LoaderState) -> None:
+        """Go on, or back, to just after that many batches; a stream that is only told how many is read again."""
         total = self._total
-        if isinstance(state, bool) or not isinstance(state, int) or state < 0 or (total is not None and state > total):
+        step, places = split_state(state) if self._order is None else (state, {})
+        if isinstance(step, bool) or not isinstance(step, int) or step < 0 or (total is not None and step > total):
             upto = "" if total is None else f" to {total}"
-            raise ValueError(f"a loader's state wants a number of batches from 0{upto}, found {state!r}")
+            raise DataError(f"a loader's state wants a number of batches from 0{upto}, found {step!r}")
         self.close()
-        self.step = state
+        self.step, self._places, self._ended = step, places, False
+        self._answers_for = set(places) if jax.process_index() == 0 else set()
 
     def record_ids(self, step: int) -> NDArray[np.int64]:
         """Which records a step uses, in the order of the rows; padding has none."""
@@ -139,6 +175,7 @@ class Loader:
     def close(self) -> None:
         """Stop reading ahead; the next batch starts it again."""
         if self._pipeline is not None:
+            self._places, self._stream_feed = self._find_places(), None
             self._closer()
             self._pipeline = None
 
@@ -162,21 +199,34 @@ class Loader:
     def _make_feed(self) -> SourceFeed | StreamFeed:
         parts, schedule = self._layout.parts, self.schedule
         if isinstance(self.source, Stream):
-            return StreamFeed(self.source, self.batch_size, schedule.epochs, schedule.tail, self._work, parts)
+            settings = self.batch_size, schedule.epochs, schedule.tail, self._work
+            return StreamFeed(self.source, *settings, parts, ahead=sum(self._tiers))
         assert self._order is not None
         return SourceFeed(self.source, self._order, schedule, self._work, parts)
 
     def _ask_first(self, feed: StreamFeed) -> None:
         """Who reads the same shard must read the same records: an unseeded shuffle shows here."""
         assert self._vote is not None
+        with share_failure("skip to a later batch of a stream", SKIPPING_PATIENCE):
+            feed.skip(self.step, self._places)
         with share_failure("load the first batch of a stream"):
-            feed.skip(self.step)
             has_next, marks = feed.has_next(), feed.mark_next()
             if self.step == 0 and not has_next:
                 raise DataError(f"{feed.stream.name} gives no full batch of {self.batch_size}; wanted a smaller one")
         said = exchange("load the first batch of a stream", {"has_next": has_next, "marks": marks})
         _check_marks(feed.stream.name, [value["marks"] for value in said])
         self._vote.begin([value["has_next"] for value in said])
+        # Of the processes that read a shard the first one answers for it.
+        self._answers_for = set(marks).difference(*(value["marks"] for value in said[: jax.process_index()]))
+        self._stream_feed = feed
+
+    def _find_places(self) -> dict[str, Any]:
+        return self._places if self._stream_feed is None else self._stream_feed.find_places(self.step)
+
+    def _own_places(self) -> dict[str, Any]:
+        assert isinstance(self.source, Stream)
+        found = self._find_places()
+        return bound_places({shard: found[shard] for shard in found if shard in self._answers_for}, self.source)
 
     def _settle(self) -> None:
         """Every process knows its own rows by now; before they meet in a computation, they must be alike."""
@@ -195,6 +245,13 @@ class Loader:
                 f" found {self.batch_size}"
             )
         return Vote(jax.tree_util.tree_leaves(self._shardings)[0], need_all=self.schedule.tail != "pad")
+
+    def _content(self) -> Content | None:
+        """Where it can be compared, by all processes or by none."""
+        if isinstance(self.source, Stream) or self.about["content"] == "varies":
+            return None
+        found = getattr(self.source, "content", None)
+        return found if isinstance(found, Content) else None
 
     def _describe(self) -> dict[str, Any]:
         """What gives a position its meaning: equal on all processes, and saved with it."""

@@ -21,7 +21,7 @@ from worker.placement import Index, Placement
 
 STRATEGIES = ("per_process", "per_device", "global", "reshard")
 MASK = "mask"
-IN_USE = 1  # batches that a training loop holds while others are made ahead
+IN_USE = 2  # batches beside those made ahead: the one that a training loop still holds while it asks for the next
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,8 @@ class Layout:
             devices = self._spread.num_devices
             self.loaded_size = -(-batch_size // devices) * devices
             self.parts = plan_parts("per_process", [self._spread], self.loaded_size)
-        self._memory = Memory((ahead + IN_USE) * len(self.parts))
+        self._pieces = (ahead + IN_USE) * len(self.parts)
+        self._memories: list[Memory] = []  # one for each array of a batch
         self.structure: Structure | None = None
         self._settling = threading.Lock()
         self._leaves: list[Leaf] = []
@@ -90,7 +91,7 @@ class Layout:
                     self._settle(Structure.of(blocks[0]))
         assert self.structure is not None
         flat = [self.structure.flatten(block, len(part.rows)) for block, part in zip(blocks, self.parts, strict=True)]
-        return [[self._memory.own(array) for array in arrays] for arrays in flat]
+        return [[memory.own(array) for memory, array in zip(self._memories, part, strict=True)] for part in flat]
 
     def assemble(self, by_part: Sequence[Sequence[NDArray[Any]]]) -> list[jax.Array]:
         """Global arrays, without communication."""
@@ -115,6 +116,7 @@ class Layout:
         if self._spread is not None:
             size = self._batch_size
             self._reshard = jax.jit(lambda arrays: [array[:size] for array in arrays], out_shardings=targets)
+        self._memories = [Memory(self._pieces) for _ in targets]
         self.structure = structure
 
     def _targets(self, structure: Structure) -> list[Sharding]:

@@ -13,6 +13,8 @@ import numpy as np
 from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh
 
+from worker.distributed import require_joined
+
 
 def make_mesh(
     *,
@@ -26,6 +28,7 @@ def make_mesh(
     The axes in `batch_axes` (the first axis, if it has none of them) split the batch; the others make one model
     replica. A replica over several processes makes them load the same rows, so it has to be asked for.
     """
+    require_joined("make a mesh")
     blocks = _by_process(jax.devices() if devices is None else devices)
     sizes = _sizes(axes, blocks.shape)
     batch = [name for name in sizes if name in batch_axes] or [next(iter(sizes))]

@@ -2,88 +2,256 @@
 
 from __future__ import annotations
 
+import atexit
 import math
+import os
 import sys
+import threading
 import time
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from itertools import islice, takewhile
+from typing import Any, TypeAlias
 
-from worker.facts import send_fact
+from worker.facts import PATIENCE, note_dropped, offer_fact
+from worker.identity import FACTS_SOCKET, METRICS, NUM_PROCESSES, PROCESS_ID
 
 REPORT_EVERY = 0.5
+# Values of one name that may wait to be sent, and go out together. On average one goes out every half second.
+MOST_UNSENT = 20
+MOST_NAMES = 10_000
+VALUES_A_MESSAGE = 500
+MOST_MESSAGES = 100
+# With `--metrics all`: what all processes but the first send together.
+MESSAGES_A_SECOND_BY_ALL = 100
+# A name whose values keep becoming finite and not finite is told of so many times.
+MOST_CHANGES = 10
+EXIT_PATIENCE = 5.0
+LOOK_EVERY = 0.001
 # What NumPy calls booleans, integers and floats; bfloat16 and its like are of the kind V.
 NUMBER_KINDS = "biufV"
 
+Number: TypeAlias = int | float
+
 
 def report(step: int, **metrics: Any) -> None:
-    """Tell the launcher how training goes; call it at every step.
+    """Tell the launcher how training goes; call it at every step, and whenever else there is something to tell.
 
     A metric is a Python number, or a scalar of NumPy or jax. A jax scalar may still be in computation: nobody waits
-    for it, it is sent by a later call that finds it ready. So that no process talks all the time, a report goes out
-    every half second at most, and the newest one that is ready wins; the launcher keeps those of process 0, as
-    `metrics` in `events.jsonl`. A number that is not finite travels as text. A scalar that was donated meanwhile, or
-    that lives on other processes only, is left out.
+    for it, it is sent by a later call that finds it ready, or at the end of the process. So that no process talks all
+    the time, calls send every half second at most, and of each name one value on average: up to 20 that were reported
+    close together all arrive, of more than that some do. So a name that is reported now and then loses nothing
+    to one that is reported at every step, and the last value of every name arrives.
+
+    The launcher keeps what process 0 reports, with `--metrics all` what all of them do, as `metrics` in
+    `events.jsonl`. A number that is not finite travels as text, and the run's last line tells of it. A scalar that was
+    donated meanwhile, that lives on other processes only, or whose computation failed is left out.
     """
+    global _is_exit_prepared
+    if not _is_exit_prepared:
+        _is_exit_prepared = True
+        # Exit handlers run from the last one registered to the first: jax's own, which ends the devices, comes later.
+        atexit.register(_leave)
+        os.register_at_fork(after_in_child=_begin_anew)
     _reports.add(step, metrics)
 
 
 def flush_report() -> None:
-    """Send the last report if it has not been sent yet; this waits for its values."""
+    """Send what has not been sent yet; this waits for its values. At the end of a process it happens by itself."""
     _reports.flush()
 
 
-class _Report(NamedTuple):
-    step: int
-    metrics: Mapping[str, Any]
+def flush_ready() -> None:
+    """After a failure: send what is there. What is still in computation may never come, and is given up."""
+    _reports.leave(patience=0)
 
-    def is_ready(self) -> bool:
-        return not any(_is_in_computation(value) for value in self.metrics.values())
 
-    def send(self, must_arrive: bool = False) -> None:
-        values = {name: _to_json(value) for name, value in self.metrics.items() if _is_here(value)}
-        send_fact("metrics", must_arrive=must_arrive, step=self.step, values=values)
+class _Metric:
+    """What was reported under one name and not sent yet: the oldest, the newest, and some in between."""
+
+    __slots__ = ("unsent", "thinned", "is_finite", "changes", "_allowed", "_counted_at")
+
+    def __init__(self, now: float) -> None:
+        self.unsent: list[tuple[int, Any]] = []
+        self.thinned = 0
+        self.is_finite = True
+        self.changes = 0
+        self._allowed = float(MOST_UNSENT)
+        self._counted_at = now
+
+    def add(self, step: int, value: Any) -> None:
+        # The oldest always stays: of a device that is far behind, the newest is never ready.
+        if len(self.unsent) > 1 and self.unsent[-1][0] == step:
+            self.unsent.pop()
+        elif len(self.unsent) == MOST_UNSENT:
+            del self.unsent[1::2]
+            self.thinned += MOST_UNSENT // 2
+        self.unsent.append((step, value))
+
+    def take_ready(self) -> list[tuple[int, Any]]:
+        ready = list(takewhile(lambda entry: not _is_in_computation(entry[1]), self.unsent))
+        del self.unsent[: len(ready)]
+        return ready
+
+    def thin(self, ready: list[tuple[int, Any]], now: float, every: float) -> list[tuple[int, Any]]:
+        """The newest, as many as may be sent now."""
+        self._allowed = min(MOST_UNSENT, self._allowed + (now - self._counted_at) / every)
+        self._counted_at = now
+        sent = ready[-max(1, int(self._allowed)) :]
+        self._allowed = max(0.0, self._allowed - len(sent))
+        self.thinned += len(ready) - len(sent)
+        return sent
 
 
 class Reports:
-    """Holds two reports: the newest, and while that is never ready in time, an older one that will be."""
+    """Values by name, on their way through a bounded outbox; no call but `flush` and `leave` waits for anything."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
+        self._lock = threading.RLock()  # a signal handler may report, too
+        self._metrics: dict[str, _Metric] = {}
+        self._outbox: deque[tuple[str, dict[str, Any]]] = deque()
+        self._changes: list[dict[str, Any]] = []  # from finite to not finite, and back
         self._due = -math.inf
-        self._newest: _Report | None = None
-        self._candidate: _Report | None = None
+        self._refused = 0
 
     def add(self, step: int, metrics: Mapping[str, Any]) -> None:
-        _check(step, metrics)
-        self._newest = newest = _Report(int(step), metrics)
-        if self._clock() < self._due:
+        step = _check_step(step)
+        values = {name: _check(name, value) for name, value in metrics.items()}
+        if FACTS_SOCKET not in os.environ:
             return
-        self._candidate = self._candidate or newest
-        for report in (newest, self._candidate):
-            if report.is_ready():
-                self._send(report)
+        with self._lock:
+            now = self._clock()
+            for name, value in values.items():
+                if (metric := self._metrics.get(name)) is None:
+                    metric = self._begin(name, now)
+                if metric is not None:
+                    metric.add(step, value)
+                    if not _is_on_device(value):
+                        self._note_changes(name, metric, [(step, value)])
+            if now >= self._due:
+                self._send_ready(now)
+
+    def flush(self, patience: float = math.inf) -> None:
+        with self._lock:
+            waiting = [value for metric in self._metrics.values() for _, value in metric.unsent]
+        deadline = time.monotonic() + patience
+        while any(map(_is_in_computation, waiting)) and time.monotonic() < deadline:
+            time.sleep(LOOK_EVERY)
+        with self._lock:
+            self._send_ready(self._clock(), must_arrive=True)
+
+    def leave(self, patience: float) -> None:
+        """For the end of the process: also tells what was not sent, and keeps nothing."""
+        self.flush(patience)
+        with self._lock:
+            thinned = {name: metric.thinned for name, metric in self._metrics.items() if metric.thinned}
+            if (thinned or self._refused) and _pace()[0]:
+                most = dict(islice(thinned.items(), VALUES_A_MESSAGE))
+                self._post("metrics thinned", values=most, refused=self._refused)
+                self._empty_outbox(must_arrive=True)
+            self._metrics.clear()
+
+    def _begin(self, name: str, now: float) -> _Metric | None:
+        if len(self._metrics) >= MOST_NAMES:
+            self._refused += 1
+            return None
+        self._metrics[name] = metric = _Metric(now)
+        return metric
+
+    def _send_ready(self, now: float, must_arrive: bool = False) -> None:
+        is_kept, every = _pace()
+        found: list[tuple[int, str, Number]] = []
+        for name, metric in list(self._metrics.items()):
+            if ready := metric.take_ready():
+                sent = _read_all(newest := metric.thin(ready, now, every))
+                found += [(step, name, number) for step, number in sent]
+                # Reading from a device takes time: what is not sent is looked at only where the first value that is
+                # not finite may be among it.
+                turns = metric.is_finite and not all(_is_finite(number) for _, number in sent)
+                looked_at = (entry for entry in (ready if turns else newest) if _is_on_device(entry[1]))
+                self._note_changes(name, metric, _read_all(looked_at))
+        kept = sorted(found, key=lambda value: value[0]) if is_kept else []
+        for start in range(0, max(len(kept), len(self._changes)), VALUES_A_MESSAGE):
+            part = slice(start, start + VALUES_A_MESSAGE)
+            self._post("metrics", reports=_by_step(kept[part]), changes=self._changes[part])
+        self._changes = []
+        if found or self._outbox:
+            self._due = now + every
+            self._empty_outbox(must_arrive)
+
+    def _note_changes(self, name: str, metric: _Metric, numbers: Iterable[tuple[int, Number]]) -> None:
+        for step, number in numbers:
+            if _is_finite(number) != metric.is_finite:
+                metric.is_finite = not metric.is_finite
+                metric.changes += 1
+                if metric.changes <= MOST_CHANGES:
+                    change = {"metric": name, "step": step, "value": to_json(number), "finite": metric.is_finite}
+                    self._changes.append(change)
+
+    def _post(self, fact: str, **detail: Any) -> None:
+        if len(self._outbox) == MOST_MESSAGES:
+            self._outbox.popleft()
+            note_dropped()
+        self._outbox.append((fact, detail))
+
+    def _empty_outbox(self, must_arrive: bool) -> None:
+        """What an agent that is busy does not take now goes first the next time."""
+        deadline = time.monotonic() + (PATIENCE if must_arrive else 0)
+        while self._outbox:
+            fact, detail = self._outbox[0]
+            if offer_fact(fact, **detail):
+                self._outbox.popleft()
+            elif time.monotonic() < deadline:
+                time.sleep(0.01)
+            else:
                 return
-
-    def flush(self) -> None:
-        if self._newest is not None:
-            self._send(self._newest, must_arrive=True)
-
-    def _send(self, report: _Report, must_arrive: bool = False) -> None:
-        self._candidate = None
-        self._newest = None if report is self._newest else self._newest
-        self._due = self._clock() + REPORT_EVERY
-        report.send(must_arrive)
 
 
 _reports = Reports()
+_is_exit_prepared = False
 
 
-def _check(step: int, metrics: Mapping[str, Any]) -> None:
+def _leave() -> None:
+    """At the end of the process. Where an exception has ended a plain Python, values may never come."""
+    _reports.leave(0 if hasattr(sys, "last_value") else EXIT_PATIENCE)
+
+
+def _begin_anew() -> None:
+    """What the parent has not sent yet is not for a forked child to send."""
+    global _reports
+    _reports = Reports()
+
+
+def _pace() -> tuple[bool, float]:
+    """Whether the launcher keeps what this process reports, and the seconds between two messages."""
+    if os.environ.get(PROCESS_ID) == "0":
+        return True, REPORT_EVERY
+    if os.environ.get(METRICS) != "all":
+        return False, REPORT_EVERY
+    return True, max(REPORT_EVERY, int(os.environ[NUM_PROCESSES]) / MESSAGES_A_SECOND_BY_ALL)
+
+
+def _by_step(found: list[tuple[int, str, Number]]) -> list[dict[str, Any]]:
+    steps: dict[int, dict[str, int | float | str]] = {}
+    for step, name, number in found:
+        steps.setdefault(step, {})[name] = to_json(number)
+    return [{"step": step, "values": values} for step, values in steps.items()]
+
+
+def _check_step(step: Any) -> int:
     if not (isinstance(step, int) or _is_numpy_integer(step)):
         raise TypeError(f"report: step: found {_describe(step)}, wanted a whole number such as loader.step")
-    for name, value in metrics.items():
-        if not (isinstance(value, (int, float)) or _is_scalar(value)):
-            raise TypeError(f"report: {name}: found {_describe(value)}, wanted a number or a scalar of NumPy or jax")
+    return int(step)
+
+
+def _check(name: str, value: Any) -> Any:
+    """A Python number, or a jax scalar; NumPy's are read at once, because an array may change."""
+    if isinstance(value, (int, float)):
+        return value
+    if not _is_scalar(value):
+        raise TypeError(f"report: {name}: found {_describe(value)}, wanted a number or a scalar of NumPy or jax")
+    return value if hasattr(value, "is_ready") else _plain(value.item())
 
 
 def _is_scalar(value: Any) -> bool:
@@ -108,14 +276,39 @@ def _describe(value: Any) -> str:
     )
 
 
+def _is_on_device(value: Any) -> bool:
+    return not isinstance(value, (int, float))
+
+
 def _is_in_computation(value: Any) -> bool:
-    return hasattr(value, "is_ready") and not value.is_deleted() and not value.is_ready()
+    return _is_on_device(value) and not value.is_deleted() and not value.is_ready()
 
 
-def _is_here(value: Any) -> bool:
-    return not hasattr(value, "is_ready") or (not value.is_deleted() and bool(value.addressable_shards))
+def _read_all(values: Iterable[tuple[int, Any]]) -> list[tuple[int, Number]]:
+    """Of those that are to be had."""
+    return [(step, number) for step, value in values if (number := _read(value)) is not None]
 
 
-def _to_json(value: Any) -> int | float | str:
-    number: int | float = value if isinstance(value, (int, float)) else value.item()
-    return number if isinstance(number, int) or math.isfinite(number) else str(number)
+def _read(value: Any) -> Number | None:
+    if not _is_on_device(value):
+        return _plain(value)
+    if value.is_deleted() or not value.addressable_shards:
+        return None
+    try:
+        return _plain(value.item())
+    except Exception:  # its computation failed, which whoever uses its result is told
+        return None
+
+
+def _plain(number: Any) -> Number:
+    """As JSON knows it, also NumPy's longdouble."""
+    return number if isinstance(number, (int, float)) else float(number)
+
+
+def _is_finite(number: Number) -> bool:
+    return isinstance(number, int) or math.isfinite(number)
+
+
+def to_json(number: Number) -> int | float | str:
+    """JSON has no word for what is not finite."""
+    return number if _is_finite(number) else str(float(number))

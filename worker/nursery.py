@@ -14,7 +14,9 @@ import time
 from typing import Any
 
 import worker.boot  # noqa: F401  # so that no worker has to
+from worker.command_line import write_command_line
 from worker.distributed import prepare_jax
+from worker.identity import PID
 from worker.late_config import LateConfig
 
 PR_SET_PDEATHSIG = 1
@@ -24,6 +26,7 @@ RANDOM = ("numpy.random", "torch")
 
 def serve(channel_fd: int, preload: list[str]) -> list[str]:
     """Fork a worker for each order of the agent. Returns only in the workers, with what they are to run."""
+    write_command_line([word for word in sys.orig_argv if word.strip()])
     channel = socket.socket(fileno=channel_fd)
     libc = ctypes.CDLL(None)
     late = LateConfig()
@@ -103,13 +106,14 @@ class _Nursery:
 
 
 def _become(order: dict[str, Any]) -> None:
-    """Give the forked process what exec would have given it: session, output, environment, fresh randomness."""
-    os.setsid()
+    """Give the forked process what exec would have given it: output, environment, fresh randomness; and, as the agent
+    does, a group of its own, so that what a script sends to its group goes no further."""
+    os.setpgid(0, 0)
     output = os.open(order["output"], os.O_WRONLY | os.O_APPEND)
     os.dup2(output, 1)
     os.dup2(output, 2)
     os.close(output)
-    os.environ.update(order["env"])
+    os.environ.update(order["env"], **{PID: str(os.getpid())})
     # Python's own random does this by itself at a fork.
     for name in RANDOM:
         if module := sys.modules.get(name):

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import jax
 from numpy.typing import NDArray
 
-from worker.errors import DataError, tell
+from worker.errors import blame
 from worker.feed import Loaded
 from worker.loading import Layout
 from worker.prefetch import ReadAhead
@@ -51,7 +51,7 @@ class Pipeline:
         try:
             return OnHost(self._layout.flatten(loaded.blocks, loaded.masks), loaded.has_next)
         except Exception as error:
-            raise DataError(f"step {step}: {tell(error)}") from error
+            raise blame(f"step {step}", error) from error
 
     def _place(self, batch: OnHost) -> OnDevice:
         return OnDevice(self._layout.assemble(batch.by_part), batch.has_next)

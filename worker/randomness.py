@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from worker.order import mix_words
 
 # A change of any of these, or of the arithmetic below, changes every augmentation.
-PURPOSE = 0x6A09E667F3BCC909
+MAP, COLLATE = 0x6A09E667F3BCC909, 0xBB67AE8584CAA73B  # draws of the one tell nothing about those of the other
 ROW_STRIDE = np.uint64(0x9E3779B97F4A7C15)
 DRAW_STRIDE = 0xD1B54A32D192ED03
 WORD = (1 << 64) - 1
@@ -24,8 +24,8 @@ class RowRandom:
     Draws differ from call to call; the n-th call gives a row the same numbers in every process.
     """
 
-    def __init__(self, seed: int, positions: NDArray[np.int64]) -> None:
-        self._rows = mix_words(positions.astype(np.uint64) * ROW_STRIDE + np.uint64((seed ^ PURPOSE) & WORD))
+    def __init__(self, seed: int, positions: NDArray[np.int64], purpose: int = MAP) -> None:
+        self._rows = mix_words(positions.astype(np.uint64) * ROW_STRIDE + np.uint64((seed ^ purpose) & WORD))
         self._draws = 0
 
     def random(self, shape: tuple[int, ...] = ()) -> NDArray[np.float64]:

@@ -11,8 +11,8 @@ TAILS = ("carry", "pad", "drop")
 class Schedule:
     """Position p is place p % length of epoch p // length; a step takes `batch_size` positions or, padded, fewer.
 
-    With `carry` the remainder of an epoch begins the next one, so the last step may reach into an epoch that was not
-    asked for: every record of the epochs that were is used.
+    With `carry` the remainder of an epoch begins the next one, and that of the last epoch, fewer than a batch, is left
+    out: no record is used more often than there are epochs.
     """
 
     length: int
@@ -41,9 +41,22 @@ class Schedule:
         """All steps, or None without end."""
         if self.epochs is None:
             return self.steps
-        records = self.epochs * self.length
-        total = -(-records // self.batch_size) if self.tail == "carry" else self.epochs * self.steps_per_epoch
+        carried = self.epochs * self.length // self.batch_size
+        total = carried if self.tail == "carry" else self.epochs * self.steps_per_epoch
         return total if self.steps is None else min(total, self.steps)
+
+    @property
+    def left_out(self) -> int | None:
+        """Records, each counted once an epoch, that are in no batch because they would not fill one; None without end.
+
+        Those that were not asked for, because `steps` ends before the epochs do, do not count.
+        """
+        if self.tail == "drop":
+            return None if self.total is None else self.total // self.steps_per_epoch * (self.length % self.batch_size)
+        if self.tail == "pad" or self.epochs is None:
+            return 0
+        whole, rest = divmod(self.epochs * self.length, self.batch_size)
+        return rest if self.total == whole else 0
 
     @property
     def steps_per_epoch(self) -> int:

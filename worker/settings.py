@@ -12,6 +12,7 @@ from worker.schedule import TAILS
 
 SOURCE = "digits:train"
 EVAL_SOURCES = {"digits:train": "digits:test"}
+NAN = ("stop", "warn", "ignore")
 LOADING = ("per_process", "per_device", "global", "reshard")
 RESERVED = ("span_processes", "batch_axes", "devices")  # what make_mesh takes beside axes
 
@@ -34,6 +35,8 @@ class Settings:
     checkpoint_every: int
     eval_every: int
     tail: str
+    nan: str
+    no_verify: bool
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "checkpoint_every", "epochs", "steps"):
@@ -86,6 +89,8 @@ def make_parser() -> argparse.ArgumentParser:
     add("--checkpoint-every", type=int, default=100, metavar="N", help="steps between saves (default 100)")
     add("--eval-every", type=int, default=0, metavar="N", help="steps between evaluations (default: at the end only)")
     add("--tail", default="carry", choices=TAILS, help="what becomes of the end of an epoch (default carry)")
+    add("--nan", default="stop", choices=NAN, help="what to do about a loss that is not finite (default stop)")
+    add("--no-verify", action="store_true", help="do not compare all of the data between hosts, only a few records")
     return parser
 
 

@@ -1,4 +1,4 @@
-"""The file an agent has Python run: `start.py SCRIPT|-m MODULE ARGS…`, or `start.py --nursery FD MODULES…`."""
+"""The file an agent has Python run: `start.py SCRIPT|-m MODULE ARGS…`, or `start.py --nursery FD ROOM MODULES…`."""
 
 import sys
 
@@ -8,7 +8,8 @@ if __name__ == "__main__":
     if argv[0] == "--nursery":
         from worker.nursery import serve
 
-        argv = serve(int(argv[1]), argv[2:])
+        # argv[2] is there for its length: the nursery's workers write their own command over this one.
+        argv = serve(int(argv[1]), argv[3:])
     from worker.boot import run
 
     run(argv)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -13,27 +14,39 @@ from worker.feed import Loaded, RowWork
 from worker.fingerprint import mark_records
 from worker.loading import Part
 from worker.rows import Block, stack_records, take_rows
-from worker.stream import BlockReader, RecordReader, Stream, join_blocks
+from worker.skipping import Skipping
+from worker.stream import Stream
+from worker.stream_reader import BlockReader, RecordReader, ShardReader, join_blocks
 
 Taken: TypeAlias = dict[int, tuple[Any, int]]  # for each shard its records or block, and how many rows they are
 
 
 class StreamFeed:
-    """Steps in order only: to begin at a later one, the earlier ones are read and thrown away.
+    """Steps in order only: to begin at a later one, the earlier ones are read and thrown away, except where a place
+    near it was noted.
 
     Rows that a shard no longer has are copies of its last one, and masked.
     """
 
     def __init__(
-        self, stream: Stream, batch_size: int, epochs: int | None, tail: str, work: RowWork, parts: Sequence[Part]
+        self,
+        stream: Stream,
+        batch_size: int,
+        epochs: int | None,
+        tail: str,
+        work: RowWork,
+        parts: Sequence[Part],
+        ahead: int = 0,
     ) -> None:
+        """`ahead`: so many steps may be read and not delivered."""
         self.stream, self.batch_size, self.work, self.parts = stream, batch_size, work, parts
         self.share = batch_size // stream.shards
         self._pads = tail == "pad"
         self._in_blocks = stream.batched and work.collate is None
         reader = BlockReader if self._in_blocks else RecordReader
         shards = np.unique(np.concatenate([self._rows(part) for part in parts]) // self.share).tolist()
-        self._readers = {shard: reader(stream, shard, epochs) for shard in shards}
+        # One more is looked at to know whether there is one, and one may be on its way.
+        self._readers: dict[int, ShardReader] = {shard: reader(stream, shard, epochs, ahead + 2) for shard in shards}
         self._last: dict[int, Any] = {}
         self._ahead: Taken | Exception | None = None
 
@@ -48,10 +61,24 @@ class StreamFeed:
             masks = [self._mask(taken, part) for part in self.parts] if self._pads else []
             return Loaded(blocks, masks, self._peek_for_later())
 
-    def skip(self, steps: int) -> None:
+    def skip(self, steps: int, places: Mapping[str, Any]) -> None:
+        """To just after so many steps, from the places that were noted in the shards on the way there, if any."""
         with naming(self.stream.name):
-            for _ in range(steps):
-                self._take()
+            for shard, reader in self._readers.items():
+                place = places.get(str(shard))
+                if place is not None and (problem := reader.resume(place, steps * self.share)):
+                    told = f"{self.stream.name}: shard {shard} is read again from its start, because {problem}"
+                    print(told, file=sys.stderr, flush=True)
+            progress = Skipping(steps, self.stream.name)
+            for step in range(1, steps + 1):
+                for shard, reader in self._readers.items():
+                    self._skip_to(step * self.share, shard, reader)
+                progress.reached(step)
+
+    def find_places(self, step: int) -> dict[str, Any]:
+        """For each shard the last place noted on the way to this step, if there is one."""
+        found = {str(shard): reader.find_place(step * self.share) for shard, reader in self._readers.items()}
+        return {shard: place for shard, place in found.items() if place is not None}
 
     def has_next(self) -> bool:
         """Whether the next step has all its rows or, padded, any."""
@@ -65,12 +92,24 @@ class StreamFeed:
     def close(self) -> None:
         self._readers.clear()
 
+    def _skip_to(self, rows: int, shard: int, reader: ShardReader) -> None:
+        if rows <= reader.taken:
+            return
+        if self._pads:
+            self._remember(shard, *reader.take(rows - reader.taken))
+        else:
+            reader.skip(rows - reader.taken)
+
     def _take(self) -> Taken:
         taken, self._ahead = self._peek(), None
         for shard, (rows, count) in taken.items():
-            if count:
-                self._last[shard] = take_rows(rows, slice(count - 1, None)) if self._in_blocks else rows[-1:]
+            self._remember(shard, rows, count)
         return taken
+
+    def _remember(self, shard: int, rows: Any, count: int) -> None:
+        """The last row of a shard, for what is padded."""
+        if count:
+            self._last[shard] = take_rows(rows, slice(count - 1, None)) if self._in_blocks else rows[-1:]
 
     def _peek(self) -> Taken:
         if self._ahead is None:
@@ -101,11 +140,13 @@ class StreamFeed:
         for shard in np.unique(rows // self.share).tolist():
             pieces += self._pieces(shard, taken[shard], rows[rows // self.share == shard] - shard * self.share)
         start = step * self.batch_size
-        if self._in_blocks:
-            block = join_blocks(pieces)
-        else:
-            block = self.work.collate(pieces) if self.work.collate else stack_records(pieces, start + rows)
+        block = join_blocks(pieces) if self._in_blocks else self._join_records(pieces, start, rows)
         return self.work.apply_map(block, start + rows, start, rows)
+
+    def _join_records(self, records: list[Any], start: int, rows: NDArray[np.int64]) -> Block:
+        if self.work.collate is None:
+            return stack_records(records, start + rows)
+        return self.work.apply_collate(records, start + rows, start, rows)
 
     def _pieces(self, shard: int, taken: tuple[Any, int], rows: NDArray[np.int64]) -> list[Any]:
         """One block, or one record a row."""

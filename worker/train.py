@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 from jax.sharding import Mesh
 
 from worker.checkpoint import Checkpoint
 from worker.distributed import join
-from worker.errors import DataError, SettingsError, WorkerError
+from worker.errors import DataError, NotFiniteError, SettingsError, WorkerError
 from worker.facts import send_fact
+from worker.freed_memory import keep_freed_memory
 from worker.identity import EXIT_PREEMPTED
 from worker.loader import Loader
 from worker.mesh import make_mesh
-from worker.metrics import flush_report, report
-from worker.model import Scores, init_params, init_state, make_optimizer, make_train_step, score
+from worker.metrics import report, to_json
+from worker.model import Scores, are_finite, init_params, init_state, make_optimizer, make_train_step, score
 from worker.preemption import stop_asked, watch_for_stop
 from worker.progress import Progress
 from worker.settings import EVAL_SOURCES, Settings
@@ -27,6 +31,7 @@ from worker.stream import Stream
 from worker.task import Task
 
 DEFAULT_EPOCHS = 15
+MOST_NAMED = 5
 # Steps given to the devices and not yet done: enough to keep them busy, few enough to see who waits for whom.
 IN_FLIGHT = 2
 
@@ -46,7 +51,8 @@ class Job:
         optimizer = make_optimizer(settings.lr, self.total)
         self.state = init_state(init_params(settings.seed, self.task.features, self.task.classes), optimizer, self.mesh)
         self.train_step = make_train_step(optimizer)
-        self.score = jax.jit(score)
+        self.score, self.are_finite = jax.jit(score), jax.jit(are_finite)
+        self.has_objected = False
         self.checkpoint = self._open_checkpoint()
         self.resumed_from = self._resume()
         self.progress = Progress(self.total, settings.batch_size)
@@ -68,6 +74,7 @@ class Job:
 
     def _load(self, source: Source, **options: Any) -> Loader:
         size, loading = self.settings.batch_size, self.settings.loading
+        options["verify"] = not self.settings.no_verify
         try:
             return Loader(source, self.mesh, size, map=self.task.prepare, loading=loading, **options)
         except WorkerError:
@@ -86,15 +93,33 @@ class Job:
         if found is None:
             return None
         self.state, position = found
+        assert isinstance(position, int)  # as every source's
+        if position > self.total:
+            raise SettingsError(
+                f"found a checkpoint at step {position} in {self.settings.checkpoint_dir}, wanted one of at most"
+                f" {self.total} steps ({self._asked_length()}): ask for at least {position}, or use another folder"
+                " (--checkpoint-dir)"
+            )
         self.loader.restore(position)
+        if not self._is_state_finite():
+            where = f"{self.settings.checkpoint_dir}/{position}"
+            remedy = "were its files changed? Remove it to go back to the step before"
+            self._object(f"{where} holds a state that is not finite", lambda: remedy)
         return position
+
+    def _asked_length(self) -> str:
+        given = {name: value for name, value in _length(self.settings).items() if value is not None}
+        return " ".join(f"--{name} {value}" for name, value in given.items())
 
     def _introduce(self) -> None:
         axes = ", ".join(f"{name}={size}" for name, size in self.mesh.shape.items())
         where = f"{_count(jax.process_count(), 'process')}, {_count(jax.device_count(), 'device')}, mesh {axes}"
         what = f"{self.settings.source}: {len(self.source):,} records, {self.task.classes} classes"
-        _say(f"{what}; {where}; {self.total} steps of {self.settings.batch_size}")
-        if self.resumed_from is not None:
+        left_out = f"; {self.loader.left_out:,} records left out" if self.loader.left_out else ""
+        _say(f"{what}; {where}; {self.total} steps of {self.settings.batch_size}{left_out}")
+        if self.resumed_from == self.total:
+            _say(f"nothing is left to train: step {self.total} is saved in {self.settings.checkpoint_dir}")
+        elif self.resumed_from is not None:
             _say(f"going on after step {self.resumed_from}, saved in {self.settings.checkpoint_dir}")
 
     def _follow(self, step: int, scores: Scores) -> None:
@@ -117,6 +142,43 @@ class Job:
                 f" of the records looked at first; wanted 0 to {self.task.classes - 1}"
             )
         self.loss = float(scores.loss) / int(scores.rows)
+        if not math.isfinite(self.loss):
+            self._object(f"step {step}: the loss is {self.loss}", lambda: self._explain(step))
+
+    def _object(self, problem: str, explain: Callable[[], str]) -> None:
+        """To numbers that are not finite: all processes see them at the same step, and act alike."""
+        if self.settings.nan == "ignore" or self.has_objected:
+            return
+        self.has_objected = True
+        told = f"{problem}; {explain()}"
+        if self.settings.nan == "stop":
+            if self.checkpoint is not None:
+                self.checkpoint.wait()  # a good state may still be on its way to the disk
+            raise NotFiniteError(f"{told} (--nan warn goes on all the same)")
+        _say(f"warning: {told}. Training goes on (--nan warn); a state that is not finite is not saved")
+
+    def _explain(self, step: int) -> str:
+        """Whether it was the data."""
+        self.loader.close()  # a source need not bear two readers at once
+        ids = np.unique(self.loader.record_ids(step - 1))
+        images = self.task.prepare(self.source.read(ids))["image"]
+        strange = ids[~np.isfinite(images.reshape(len(ids), -1)).all(axis=1)]
+        if not len(strange):
+            return (
+                f"the records of that step are all finite: look at the steps before, and at --lr {self.settings.lr:g}"
+            )
+        named = ", ".join(map(str, strange[:MOST_NAMED])) + (", …" if len(strange) > MOST_NAMED else "")
+        return f"in {self.settings.source} found numbers that are not finite, in records of that step: {named}"
+
+    def _require_finite_state(self) -> bool:
+        """The loss of a step is that of the parameters before it."""
+        step = self.loader.step
+        if not (is_finite := self._is_state_finite()):
+            self._object(f"step {step}: the parameters are not finite after it", lambda: self._explain(step))
+        return is_finite
+
+    def _is_state_finite(self) -> bool:
+        return self.settings.nan == "ignore" or bool(self.are_finite(self.state))
 
     def _settle_all(self) -> None:
         while self.in_flight:
@@ -127,38 +189,50 @@ class Job:
 
     def _evaluate(self) -> Evaluation:
         """Every record once: padding is masked."""
-        self.eval_loader.restore(0)
         sums = [self.score(self.state.params, batch) for batch in self.eval_loader]
         loss, correct, count = (sum(float(part[n]) for part in sums) for n in range(3))
         if count != len(self.held_out):
             raise DataError(f"evaluated {count:g} records of {self.held_out.name}, wanted {len(self.held_out)}")
-        return Evaluation(loss / count, int(correct), int(count))
+        found = Evaluation(loss / count, int(correct), int(count))
+        report(self.loader.step, eval_loss=found.loss, eval_accuracy=found.accuracy)
+        if not math.isfinite(found.loss) and self.settings.nan != "ignore":
+            self._require_finite_state()
+            _say(f"warning: step {self.loader.step}: the test loss is {found.loss}; look at {self.held_out.name}")
+        return found
 
-    def _save(self) -> None:
+    def _save(self) -> bool:
+        """Only what is known to be good: the losses of all steps before it have been looked at, and it itself."""
         assert self.checkpoint is not None
+        self._settle_all()
+        if not self._require_finite_state():
+            return False
         self.checkpoint.save(self.loader.step, self.state, self.loader.state())
+        return True
 
     def _leave_early(self) -> int:
         assert self.checkpoint is not None
-        self._settle_all()
-        self._save()
+        is_saved = self._save()
         self.checkpoint.close()
-        _say(f"stopped as asked; saved after step {self.loader.step} in {self.settings.checkpoint_dir}")
+        saved = f"saved after step {self.loader.step} in {self.settings.checkpoint_dir}"
+        _say(f"stopped as asked; {saved if is_saved else 'not saved: the state is not finite'}")
         return EXIT_PREEMPTED
 
     def _finish(self) -> int:
         self._settle_all()
         speed, waiting = self.progress.rates(self.loader.step, self.loader.waited)
+        has_trained = self.resumed_from != self.loader.step
         if self.checkpoint is not None:
-            if self.resumed_from != self.loader.step:
+            if has_trained:
                 self._save()
             self.checkpoint.close()
         found = self._evaluate()
         seconds = time.monotonic() - self.began
-        flush_report()
         summary = self._summary(found, speed, waiting, seconds)
         if jax.process_index() == 0:
             send_fact("summary", must_arrive=True, **summary)
+        if not has_trained:
+            _say(f"evaluated step {self.loader.step} in {seconds:.1f} s: {found}")
+            return 0
         _say(
             f"trained {self.loader.step} steps in {seconds:.1f} s: loss {self.loss:.4f}, {found}, "
             f"{speed:,.0f} records/s, {waiting:.1%} waiting for input"
@@ -170,8 +244,8 @@ class Job:
         return {
             "steps": self.loader.step,
             "resumed_from": self.resumed_from,
-            "loss": self.loss if self.loss == self.loss else None,
-            "eval_loss": found.loss,
+            "loss": None if self.resumed_from == self.loader.step else to_json(self.loss),
+            "eval_loss": to_json(found.loss),
             "eval_accuracy": found.accuracy,
             "eval_records": found.records,
             "records_per_second": round(speed, 1),
@@ -232,5 +306,6 @@ def _say(line: str) -> None:
 
 
 def main(settings: Settings) -> None:
+    keep_freed_memory()
     join()
     sys.exit(Job(settings).run())

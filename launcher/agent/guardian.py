@@ -11,6 +11,7 @@ from typing import Optional
 from launcher.agent.files import remove_file
 from launcher.agent.hunt import kill_all
 from launcher.agent.linux import adopt_orphans, die_with_parent
+from launcher.agent.segments import Segments, remove_noted
 
 LOCK = "lock"  # in an agent's folder, held by it and its guardian; agent/unpack.py makes it
 TICK = 1.0
@@ -35,7 +36,7 @@ class Guardian:
             pass  # it is dead or stopped, and this agent goes on as long as the launcher is there
 
 
-def guard(mark: str, folder: str) -> Guardian:
+def guard(mark: str, folder: str, segments: Segments) -> Guardian:
     """Fork: returns in the child, which goes on as the agent; the parent stays and never returns."""
     guardian = os.getpid()
     adopt_orphans()
@@ -55,7 +56,7 @@ def guard(mark: str, folder: str) -> Guardian:
         os.set_blocking(fd, False)
     signal.set_wakeup_fd(waker)
     _await_end(agent, heard, woken, folder)
-    kill_all(mark, spare=set())
+    kill_all(mark, set(), segments.note_held)
     remove(folder)
     os._exit(0)
 
@@ -118,14 +119,15 @@ def _sweep(folder: str) -> None:
 
 
 def remove(folder: str) -> None:
-    """A host's folder, which may be gone already. The lock goes last: who is interrupted here leaves a folder that
-    agent/stale.py knows for what it is."""
+    """A host's folder, which may be gone already, and the shared memory that is noted there. The lock goes last: who is
+    interrupted here leaves a folder that agent/stale.py knows for what it is."""
     try:
         names = set(os.listdir(folder))
     except OSError:
         return
     import shutil
 
+    remove_noted(folder)
     for name in names - {LOCK}:
         path = os.path.join(folder, name)
         if os.path.isdir(path) and not os.path.islink(path):

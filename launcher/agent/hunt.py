@@ -5,38 +5,63 @@ from __future__ import annotations
 import os
 import signal
 import time
-from typing import Dict, Iterable, List, Set
+from typing import Callable, Dict, Iterable, List, Set
 
 from launcher.agent.files import read_if_there
 
 # <run id>.<host number>: several agents of one run may share a machine, and each cleans up after itself alone
 MARK = "HOSTMESH_AGENT"
 PAUSE = 0.01
+# Programs that hold a list of shared memory and remove it when whoever uses it is gone, and how long they are given for
+# that: Python's resource tracker, that of joblib, and PyTorch's manager.
+CLEANERS = (b"resource_tracker import main", b"torch_shm_manager")
+CLEANING_PATIENCE = 3.0
+
+# What is told who is about to be killed; see agent/segments.py.
+Note = Callable[[Set[int]], None]
 
 
-def kill_all(mark: str, spare: Set[int], patience: float = 4.0) -> List[int]:
+def ignore(_: Set[int]) -> None:
+    pass
+
+
+def kill_all(mark: str, spare: Set[int], note: Note = ignore, patience: float = 4.0) -> List[int]:
     """Kill until a look around finds nobody but `spare`; returns the pids that would not die."""
-    deadline = time.monotonic() + patience
+    began = time.monotonic()
     while victims := find_all(mark, os.getpid()) - spare:
-        _kill(victims)
+        _end(victims, note, began)
         _reap()
-        if time.monotonic() > deadline:
+        if time.monotonic() > began + patience:
             return sorted(victims)
         time.sleep(PAUSE)
     return []
 
 
-def kill_once(mark: str, spare: Set[int]) -> None:
+def kill_once(mark: str, spare: Set[int], note: Note, began: float) -> None:
     """For somebody who wants to see their exit codes: whoever is found now, and no reaping."""
-    _kill(find_all(mark, os.getpid()) - spare)
+    _end(find_all(mark, os.getpid()) - spare, note, began)
 
 
-def kill_marked(mark: str, patience: float = 2.0) -> None:
+def kill_marked(mark: str, patience: float = 4.0) -> None:
     """For somebody who is not above them: kill whoever carries the mark, and leave the reaping to others."""
-    deadline = time.monotonic() + patience
-    while (victims := _marked(_parents(), mark)) and time.monotonic() < deadline:
-        _kill(victims)
+    began = time.monotonic()
+    while (victims := _marked(_parents(), mark)) and time.monotonic() < began + patience:
+        _end(victims, ignore, began)
         time.sleep(PAUSE)
+
+
+def _end(victims: Set[int], note: Note, began: float) -> None:
+    """Cleaners end by themselves when all others have been killed, and are given their time for it since `began`."""
+    if time.monotonic() - began < CLEANING_PATIENCE:
+        victims = victims - find_cleaners(victims)
+    if victims:
+        note(victims)
+        _kill(victims)
+
+
+def find_cleaners(pids: Set[int]) -> Set[int]:
+    commands = {pid: read_if_there(f"/proc/{pid}/cmdline") for pid in pids}
+    return {pid for pid, command in commands.items() if any(each in command for each in CLEANERS)}
 
 
 def find_all(mark: str, root: int) -> Set[int]:

@@ -22,8 +22,9 @@ from launcher.agent.nursery import Nursery, start_file
 from launcher.agent.output import Output
 from launcher.agent.ports import list_addresses
 from launcher.agent.prepare import Preparing
-from launcher.agent.spawn import explain_start, read_exec_error, spawn
-from worker.identity import DUMP_SIGNAL, FACTS_SOCKET, STACKS_FILE
+from launcher.agent.segments import Segments
+from launcher.agent.spawn import STDIN, explain_start, read_exec_error, spawn
+from worker.identity import DUMP_SIGNAL, EXIT_PREEMPTED, FACTS_SOCKET, STACKS_FILE
 
 BEAT_EVERY = 1.0
 LOOK_EVERY = 0.03
@@ -37,14 +38,17 @@ KILL_PATIENCE = 5.0
 KILL_REST_EVERY = 0.05
 # More than the socket holds: whoever sends without end cannot keep the agent from its other duties.
 FACTS_AT_ONCE = 1000
+# What a process says of itself alone: a child that it forked may crash, or compute, without consequences.
+OF_ITSELF = ("crash", "ran_separately")
 # Deeper ones would end whoever walks through them.
 DEEPEST_FACT = 32
 
 
 def main(folder: str) -> None:
     mark = os.environ[hunt.MARK]
-    guardian = guard(mark, folder)
-    agent = Agent(folder, guardian)
+    segments = Segments(folder)
+    guardian = guard(mark, folder, segments)
+    agent = Agent(folder, guardian, segments)
     try:
         agent.run()
     except Exception:
@@ -53,22 +57,23 @@ def main(folder: str) -> None:
         traceback.print_exc()  # the launcher shows what an agent said last
         sys.stderr.flush()
     finally:
-        hunt.kill_all(mark, spare={guardian.pid})
+        hunt.kill_all(mark, {guardian.pid}, segments.note_held)
         if os.getppid() != guardian.pid:
             remove(folder)  # nobody is left to do it
         os._exit(0)
 
 
 class Process:
-    def __init__(self, process_id: int, folder: str) -> None:
-        self.process_id = process_id
+    def __init__(self, process_id: int, folder: str, is_python: bool = True) -> None:
+        self.process_id, self.is_python = process_id, is_python
         self.output = Output(os.path.join(folder, f"output-{process_id}"))
         self.stacks = os.path.join(folder, f"stacks-{process_id}")
         self.pid: Optional[int] = None
         self.code: Optional[int] = None
+        self.left_with: Optional[int] = None  # its exit code, while others of its group still have time to end
         self.exec_report: Optional[int] = None
         self.exec_error: Optional[int] = None
-        self.can_dump = False
+        self.has_begun = self.can_dump = False
         self.stacks_size = 0
         self.drained = False
         self.dropped_facts = 0
@@ -85,11 +90,28 @@ class Process:
             except ProcessLookupError:
                 pass
 
+    def ask_to_stop(self, number: int) -> None:
+        """Ctrl-C reaches the whole group, as under a shell. SIGTERM reaches the process alone: it would end a data
+        loader's processes while their owner saves."""
+        if number == signal.SIGINT and self.is_python and not self.has_begun:
+            number = signal.SIGTERM  # Python's own start would only print a traceback
+        if self.alive and (number != signal.SIGINT or not self.signal_group(number)):
+            self.signal(number)
+
+    def signal_group(self, number: int) -> bool:
+        """Of the processes that it leads; False where none of them is left, or it leads none."""
+        assert self.pid is not None
+        try:
+            os.killpg(self.pid, number)
+        except OSError:
+            return False
+        return True
+
     def stacks_are_whole(self) -> bool:
-        """Two looks that find the same: faulthandler writes a dump in one go."""
-        size = os.path.getsize(self.stacks) if os.path.exists(self.stacks) else 0
-        whole = 0 < size == self.stacks_size
-        self.stacks_size = size
+        """Two looks that find the same, up to the end of a line: faulthandler writes a dump piece by piece."""
+        stacks = self.read_stacks()
+        whole = stacks.endswith(b"\n") and len(stacks) == self.stacks_size
+        self.stacks_size = len(stacks)
         return whole
 
     def read_stacks(self) -> bytes:
@@ -101,9 +123,10 @@ class Process:
 
 
 class Agent:
-    def __init__(self, folder: str, guardian: Guardian) -> None:
+    def __init__(self, folder: str, guardian: Guardian, segments: Segments) -> None:
         self.folder = folder
         self.guardian = guardian
+        self.segments = segments
         self.decoder = wire.Decoder()
         self.commands: Deque[Any] = deque()
         self.outbox = bytearray(wire.MAGIC)
@@ -112,6 +135,10 @@ class Agent:
         self.setting: Optional[wire.Prepare] = None
         self.python = ""
         self.ahead: Optional[float] = None  # how far this host's clock is ahead of the launcher's, at most
+        stdin = os.environ.pop(STDIN, None)  # not for the processes to see
+        self.stdin = int(stdin) if stdin else None
+        if self.stdin is not None:
+            os.set_inheritable(self.stdin, False)  # as stdin alone
         self.nursery: Optional[Nursery] = None
         self.nursery_output: Optional[Output] = None
         self.lease = FIRST_LEASE
@@ -119,6 +146,7 @@ class Agent:
         self.stacks_until: Optional[float] = None
         self.window = Window(OUTPUT)
         self.behind = False
+        self.asked: Optional[int] = None  # the signal that asked the processes to stop
         self.stopping = False
         self.stopped_at = self.killed_at = 0.0
         self.leave = False
@@ -175,7 +203,9 @@ class Agent:
             self.beaten = now
             self._send(wire.Beat())
             self.guardian.reassure(self.lease)
+            self.segments.look(lambda: hunt.find_all(os.environ[hunt.MARK], os.getpid()))
         self.preparing.keep_time()
+        self._end_those_left()
         if self.stacks_until is not None:
             self._collect_stacks()
         elif self.stopping:
@@ -197,8 +227,9 @@ class Agent:
     def _kill_rest(self) -> None:
         """What the processes left behind may print without end, and hold their output open."""
         self.killed_at = time.monotonic()
+        # The nursery tells of its workers' ends.
         spare = {self.guardian.pid, self.nursery.pid if self.nursery is not None else self.guardian.pid}
-        hunt.kill_once(os.environ[hunt.MARK], spare)
+        hunt.kill_once(os.environ[hunt.MARK], spare, self.segments.note_held, self.stopped_at)
 
     # The stream.
 
@@ -304,7 +335,7 @@ class Agent:
             self._start(self.waiting.pop(0))
 
     def _start(self, order: wire.Spawn) -> None:
-        process = self.processes[order.process_id] = Process(order.process_id, self.folder)
+        process = self.processes[order.process_id] = Process(order.process_id, self.folder, order.is_python)
         own = {
             **order.env,
             FACTS_SOCKET: os.path.join(self.folder, "facts"),
@@ -315,7 +346,9 @@ class Agent:
             return
         argv = [self.python, start_file(self.folder), *order.argv] if order.is_python else order.argv
         try:
-            process.pid, process.exec_report = spawn(argv, self._env(own), self._workdir(), process.output.path)
+            process.pid, process.exec_report = spawn(
+                argv, self._env(own), self._workdir(), process.output.path, stdin=self.stdin
+            )
         except OSError as error:
             self._note_exec_error(process, argv[0], own, error)
             self._ended(process, 127)
@@ -353,6 +386,8 @@ class Agent:
                 process_id, pid = message["started"]
                 self.processes[process_id].pid = pid
                 self._send(wire.Started(process_id, pid, warm=True))
+                if self.asked is not None:
+                    self.processes[process_id].ask_to_stop(self.asked)
             elif "exited" in message:
                 self._reaped(*message["exited"])
 
@@ -397,10 +432,25 @@ class Agent:
                     self._ended(process, code or 1)
             return
         for process in self.processes.values():
-            if process.pid == pid and process.code is None:
+            if process.pid == pid and process.code is None and process.left_with is None:
                 if process.exec_report is not None:
                     self.selector.get_key(process.exec_report).data()
-                self._ended(process, code)
+                self._note_left(process, code)
+
+    def _note_left(self, process: Process, code: int) -> None:
+        """A shell dies of SIGTERM and leaves the program that it runs behind: that is asked then, and has its time."""
+        was_abandoned = self.asked == signal.SIGTERM == -code and process.signal_group(signal.SIGTERM)
+        if was_abandoned and not self.stopping:
+            process.left_with = code
+        else:
+            self._ended(process, code)
+
+    def _end_those_left(self) -> None:
+        for process in self.processes.values():
+            if process.left_with is None or process.code is not None:
+                continue
+            if self.stopping or not process.signal_group(0):
+                self._ended(process, process.left_with)
 
     def _ended(self, process: Process, code: int) -> None:
         self._hear_facts()
@@ -426,10 +476,10 @@ class Agent:
         if is_its_own:
             process.dropped_facts = max(process.dropped_facts, int(dropped))
         if name == "hello":
-            process.can_dump = is_its_own
+            process.has_begun, process.can_dump = True, is_its_own
         elif name == "leaving":
             pass  # said only for the sake of `dropped`
-        elif is_its_own or name != "crash":  # a child that a worker forked may crash without ending it
+        elif is_its_own or name not in OF_ITSELF:
             if is_deeper(detail, DEEPEST_FACT):
                 detail = {"problem": f"what it said was nested more than {DEEPEST_FACT} deep"}
             self._send(wire.Fact(str(name), process_id, dict(detail)))
@@ -479,9 +529,10 @@ class Agent:
                 self._send(wire.Drained(process.process_id))
 
     def _signal(self, number: int) -> None:
+        self.asked = number
         self._cancel_waiting()
         for process in self.processes.values():
-            process.signal(number)
+            process.ask_to_stop(number)
 
     def _cancel_waiting(self) -> None:
         """What has not started yet, because the nursery is not ready, need not start any more."""
@@ -493,7 +544,10 @@ class Agent:
     def _stop(self, stacks: bool) -> None:
         self.stopping = True
         self.stopped_at = time.monotonic()
+        if all(process.code in (0, EXIT_PREEMPTED) for process in self.processes.values()):
+            self.segments.forget()
         self._cancel_waiting()
+        self._end_those_left()
         for process in self.processes.values():
             if process.pid is None and process.code is None:
                 self._ended(process, -signal.SIGKILL)
@@ -509,6 +563,8 @@ class Agent:
         if time.monotonic() < self.stacks_until and not all([p.stacks_are_whole() for p in asked]):
             return
         self.stacks_until = None
+        if self.segments.any_new:
+            self._kill_rest()  # and with it these, which then can still be asked what they hold
         for process in self.processes.values():
             if data := process.read_stacks():
                 self._send(wire.Stacks(process.process_id, data))
@@ -516,7 +572,7 @@ class Agent:
         self.killed_at = time.monotonic()
 
     def _say_bye(self) -> None:
-        survivors = hunt.kill_all(os.environ[hunt.MARK], spare={self.guardian.pid})
+        survivors = hunt.kill_all(os.environ[hunt.MARK], {self.guardian.pid}, self.segments.note_held)
         self._send(wire.Bye(survivors))
         os.set_blocking(1, True)
         self._flush()

@@ -9,6 +9,9 @@ from typing import Any, Dict, List, Optional
 
 from launcher.agent.spawn import explain_start, read_exec_error, spawn
 
+# For the command that `ps` is to show of a worker: it can only be written over the nursery's own, and no further.
+ROOM = 2000
+
 
 class Nursery:
     """`state` goes from importing to ready, and perhaps to failed."""
@@ -21,7 +24,7 @@ class Nursery:
         self._buffer = b""
         self._program, self._env = python, env
         try:
-            argv = [python, start, "--nursery", str(other.fileno()), *preload]
+            argv = [python, start, "--nursery", str(other.fileno()), " " * ROOM, *preload]
             self.pid, self._exec_report = spawn(argv, env, folder, output, keep=other.fileno())
         finally:
             other.close()

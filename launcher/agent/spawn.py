@@ -8,16 +8,24 @@ import signal
 from typing import Dict, List, Mapping, Optional, Tuple
 
 from launcher.agent.linux import die_with_parent
+from worker.identity import PID
 
+# In the environment of an agent: the descriptor that is to be the stdin of the one process it starts.
+STDIN = "HOSTMESH_STDIN"
 HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ)
 LARGEST_SHOWN = 3
 
 
 def spawn(
-    argv: List[str], env: Dict[str, str], folder: Optional[str], output: str, keep: Optional[int] = None
+    argv: List[str],
+    env: Dict[str, str],
+    folder: Optional[str],
+    output: str,
+    keep: Optional[int] = None,
+    stdin: Optional[int] = None,
 ) -> Tuple[int, int]:
-    """Fork and exec in a session of its own, input from nowhere, output to the pipe at `output`; `keep` is a descriptor
-    to pass on. Returns the pid and the descriptor that `read_exec_error` wants.
+    """Fork and exec in a group of its own, input from `stdin` or nowhere, output to the pipe at `output`; `keep` is a
+    descriptor to pass on. Returns the pid and the descriptor that `read_exec_error` wants.
 
     Nobody waits for the exec here: entering `folder` takes for ever when its disk is hung.
     """
@@ -31,8 +39,8 @@ def spawn(
         raise
     if pid == 0:
         try:
-            _become(agent, folder, output, keep)
-            os.execvpe(argv[0], argv, env)
+            _become(agent, folder, output, keep, stdin)
+            os.execvpe(argv[0], argv, {**env, PID: str(os.getpid())})
         except OSError as error:
             os.write(report, str(error.errno).encode())
         finally:
@@ -51,15 +59,15 @@ def read_exec_error(fd: int) -> Optional[OSError]:
     return OSError(int(number), os.strerror(int(number))) if number else None
 
 
-def _become(agent: int, folder: Optional[str], output: str, keep: Optional[int]) -> None:
-    os.setsid()
+def _become(agent: int, folder: Optional[str], output: str, keep: Optional[int], stdin: Optional[int]) -> None:
+    os.setpgid(0, 0)  # a session would keep a program from doing so itself; the agent has one already
     die_with_parent(agent)
     signal.set_wakeup_fd(-1)
     for number in HANDLED:
         signal.signal(number, signal.SIG_DFL)
-    nothing = os.open(os.devnull, os.O_RDONLY)
+    source_of_input = os.open(os.devnull, os.O_RDONLY) if stdin is None else stdin
     pipe = os.open(output, os.O_WRONLY)
-    for source, target in ((nothing, 0), (pipe, 1), (pipe, 2)):
+    for source, target in ((source_of_input, 0), (pipe, 1), (pipe, 2)):
         os.dup2(source, target)
     if keep is not None:
         os.set_inheritable(keep, True)

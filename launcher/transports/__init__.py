@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 CLOSE_PATIENCE = 5.0
 
 
-def open_streams(cluster: Cluster, run_id: str) -> Sequence[Stream]:
-    """One for each host; returns before they are connected."""
+def open_streams(cluster: Cluster, run_id: str, stdin: int | None = None) -> Sequence[Stream]:
+    """One for each host; returns before they are connected. `stdin` is for a process on this machine."""
     marks = [{RUN_ID: run_id, MARK: f"{run_id}.{number}"} for number in range(len(cluster.hosts))]
     if cluster.transport == "local":
         from launcher.transports.local import LocalStream
 
-        return [LocalStream(cluster.agent_python, mark) for mark in marks]
+        return [LocalStream(cluster.agent_python, mark, stdin) for mark in marks]
     commands = [agent_command(cluster.agent_python or "python3", mark) for mark in marks]
     if cluster.transport == "ssh":
         from launcher.transports.ssh import open_ssh_streams

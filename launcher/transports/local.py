@@ -7,6 +7,7 @@ import sys
 
 from launcher.agent.guardian import remove
 from launcher.agent.hunt import MARK, kill_marked
+from launcher.agent.spawn import STDIN
 from launcher.agent.unpack import find_folder
 from launcher.bundle import BOOTSTRAP
 from launcher.transports import CLOSE_PATIENCE
@@ -16,10 +17,12 @@ from launcher.transports.pipe import PipeStream
 class LocalStream(PipeStream):
     """The guardian's process: it ends when nothing of this agent's is left."""
 
-    def __init__(self, python: str | None, env: dict[str, str]) -> None:
+    def __init__(self, python: str | None, env: dict[str, str], stdin: int | None = None) -> None:
+        """`stdin` is for the one process that this agent starts; its own is the stream."""
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("HOSTMESH_")}
-        self._env = {**inherited, **env}
-        super().__init__([python or sys.executable, "-I", "-S", "-c", BOOTSTRAP], self._env)
+        self._env = {**inherited, **env, **({} if stdin is None else {STDIN: str(stdin)})}
+        passed = [] if stdin is None else [stdin]
+        super().__init__([python or sys.executable, "-I", "-S", "-c", BOOTSTRAP], self._env, passed)
 
     def explain_start(self, program: str, error: OSError) -> str:
         if isinstance(error, FileNotFoundError):

@@ -6,6 +6,7 @@ import fcntl
 import os
 import signal
 import subprocess
+import threading
 from collections.abc import Mapping, Sequence
 from typing import IO
 
@@ -20,11 +21,11 @@ class PipeStream:
 
     is_open = True
 
-    def __init__(self, argv: Sequence[str], env: Mapping[str, str] | None = None) -> None:
+    def __init__(self, argv: Sequence[str], env: Mapping[str, str] | None = None, pass_fds: Sequence[int] = ()) -> None:
         self._process: subprocess.Popen[bytes] | None = None
         self._problem = ""
         try:
-            self._process = start_program(argv, env)
+            self._process = start_program(argv, env, pass_fds)
         except OSError as error:
             self._problem = self.explain_start(argv[0], error)
 
@@ -51,21 +52,30 @@ class PipeStream:
         """Returns when the program has ended, because its input did or because it was made to."""
         if self._process is None:
             return
-        assert self._process.stdin is not None
+        # In a thread: who writes to a program that does not read holds the pipe until that program is gone.
+        closing = threading.Thread(target=self._close_input, name="close", daemon=True)
+        closing.start()
+        closing.join(patience)
+        end_program(self._process, patience, reads=not closing.is_alive())
+
+    def _close_input(self) -> None:
+        assert self._process is not None and self._process.stdin is not None
         try:
             self._process.stdin.close()
         except OSError:
             pass
-        end_program(self._process, patience)
 
 
-def start_program(argv: Sequence[str], env: Mapping[str, str] | None) -> subprocess.Popen[bytes]:
+def start_program(
+    argv: Sequence[str], env: Mapping[str, str] | None, pass_fds: Sequence[int] = ()
+) -> subprocess.Popen[bytes]:
     process = subprocess.Popen(
         argv,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env=env,
+        pass_fds=pass_fds,
         start_new_session=True,  # Ctrl-C on the terminal is for the launcher alone
     )
     assert process.stdout is not None
@@ -77,9 +87,9 @@ def start_program(argv: Sequence[str], env: Mapping[str, str] | None) -> subproc
     return process
 
 
-def end_program(program: subprocess.Popen[bytes], patience: float) -> None:
-    """For one whose input has ended: wait for it, then ask it, then make it."""
-    for number in (0, signal.SIGTERM, signal.SIGKILL):
+def end_program(program: subprocess.Popen[bytes], patience: float, reads: bool = True) -> None:
+    """For one whose input has ended: wait for it, then ask it, then make it. One that does not read hears of no end."""
+    for number in (0, signal.SIGTERM, signal.SIGKILL) if reads else (signal.SIGTERM, signal.SIGKILL):
         program.send_signal(number)
         try:
             program.wait(patience)

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from worker.content import Content, of_files
 from worker.errors import DataError
 from worker.rows import Block, Ids, Record
 from worker.sources.functions import find_function
@@ -45,10 +46,12 @@ def array_record_source(
     name = f"arrayrecord:{','.join(map(str, given))}"
     if fields is not None and decode is None:
         files, dtype = Files([Part(path) for path in find_files(given)]), parse_fields(fields, name)
-        return BlockSource(name, len(files), lambda ids: decode_fields(files.read(ids), ids, dtype, name))
+        return BlockSource(
+            name, len(files), lambda ids: decode_fields(files.read(ids), ids, dtype, name), files.content
+        )
     if decode is not None and fields is None:
         files = Files([Part(path) for path in find_files(given)])
-        return RecordSource(name, len(files), lambda ids: [decode(row) for row in files.read(ids)])
+        return RecordSource(name, len(files), lambda ids: [decode(row) for row in files.read(ids)], files.content)
     raise DataError(f"{name}: {HOW_TO_DECODE}")
 
 
@@ -110,6 +113,10 @@ class Files:
 
     def __len__(self) -> int:
         return int(self._ends[-1])
+
+    @property
+    def content(self) -> Content | None:
+        return of_files(list(dict.fromkeys(part.path for part in self._parts)))
 
     def read(self, ids: Ids) -> list[bytes]:
         """In the order of the files, because neighbours are often compressed together; given back as asked for."""

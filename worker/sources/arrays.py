@@ -12,18 +12,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from worker.content import Content, of_arrays, of_files
 from worker.errors import DataError
 from worker.rows import Ids, count_rows, map_leaves
 from worker.sources.reading import BlockSource
 from worker.sources.spec import Spec
 
 
-def array_source(tree: Any, name: str = "arrays") -> BlockSource:
-    """A tree of equally long arrays; row n of each makes record n."""
+def array_source(tree: Any, name: str = "arrays", content: Content | None = None) -> BlockSource:
+    """A tree of equally long arrays; row n of each makes record n. They are the content unless files are."""
     block = map_leaves(np.asarray, tree)
     length = count_rows(block, name)
     takes = map_leaves(_taker, block)
-    return BlockSource(name, length, lambda ids: map_leaves(lambda take: take(ids, 0), takes))
+    return BlockSource(
+        name, length, lambda ids: map_leaves(lambda take: take(ids, 0), takes), content or of_arrays(block)
+    )
 
 
 def _taker(array: NDArray[Any]) -> Callable[[Ids, int], NDArray[Any]]:
@@ -51,11 +54,12 @@ def open_npz(path: str) -> BlockSource:
 def open_npy(path: str) -> BlockSource:
     """One file, or a folder of them as a dict; only the rows that are read are loaded."""
     if not Path(path).is_dir():
-        return array_source(_map_file(path), f"npy:{path}")
+        return array_source(_map_file(path), f"npy:{path}", of_files([path]))
     files = sorted(Path(path).glob("*.npy"))
     if not files:
         raise DataError(f"{path} holds no .npy file; wanted one NAME.npy for each field")
-    return array_source({file.stem: _map_file(str(file)) for file in files}, f"npy:{path}")
+    content = of_files(list(map(str, files)))
+    return array_source({file.stem: _map_file(str(file)) for file in files}, f"npy:{path}", content)
 
 
 def _map_file(path: str) -> NDArray[Any]:

@@ -50,6 +50,10 @@ class FixedColumn:
     ends: NDArray[np.int64]
     unchecked: dict[int, Nested] = field(default_factory=dict)
 
+    @property
+    def row_size(self) -> int:
+        return self.arrays[0][:1].nbytes
+
     def read(self, ids: Ids) -> NDArray[Any]:
         if len(self.arrays) == 1:
             self._check({0})

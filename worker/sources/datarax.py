@@ -12,7 +12,7 @@ from worker.errors import DataError
 from worker.rows import Block, count_rows, map_leaves, take_rows
 from worker.sources.arrays import array_source
 from worker.sources.objects import get_records
-from worker.sources.passes import take_shard
+from worker.sources.passes import Pass
 from worker.sources.reading import BlockSource, RecordSource
 from worker.stream import Stream
 
@@ -43,21 +43,41 @@ def stream(data: Any, shards: int = 1, batched: bool | None = None) -> Stream:
     counts = iter(data).get_state()["rng_counts"]
     passes: Counter[int] = Counter()
 
-    def begin(shard: int, of: int) -> Iterator[Block]:
-        """A Pipeline goes on where its last iterator ended, and so would the next epoch."""
-        draws = DRAWS_PER_PASS * passes[shard]
+    def begin(shard: int, of: int) -> Pass:
         passes[shard] += 1
-        iterator = iter(data)
-        iterator.set_state({"position": 0, "rng_counts": [(count + draws) % RANDOM_COUNTS for count in counts]})
-        return take_shard(_blocks(iterator, len(data.source)), shard, of, batched=True)
+        blocks = _Blocks(data, counts, passes, shard)
+        # Iterators of one Pipeline share their counts of draws, so that with several no state is that of one.
+        return Pass(blocks if of == 1 else map(lambda block: block, blocks), shard, of, batched=True)
 
-    return Stream(begin, shards, batched is not False, name)
+    def rewind(shard: int) -> None:
+        passes[shard] = 0
+
+    return Stream(begin, shards, batched is not False, name, rewind)
 
 
-def _blocks(iterator: Any, left: int) -> Iterator[Block]:
-    """The last batch of a Pipeline is filled up with records from the start, which would come twice."""
-    for batch in iterator:
-        block = map_leaves(np.asarray, batch)
-        rows = count_rows(block, "a batch of the pipeline")
-        yield block if rows <= left else take_rows(block, slice(left))
-        left -= rows
+class _Blocks(Iterator[Block]):
+    """One pass. A Pipeline goes on where its last iterator ended, and so would the next epoch.
+
+    The last batch of a Pipeline is filled up with records from the start, which would come twice.
+    """
+
+    def __init__(self, data: Any, counts: list[int], passes: Counter[int], shard: int) -> None:
+        self._passes, self._shard, self._left = passes, shard, len(data.source)
+        self._batches = iter(data)
+        draws = DRAWS_PER_PASS * (passes[shard] - 1)
+        self._batches.set_state({"position": 0, "rng_counts": [(count + draws) % RANDOM_COUNTS for count in counts]})
+
+    def __next__(self) -> Block:
+        block = map_leaves(np.asarray, next(self._batches))
+        rows, left = count_rows(block, "a batch of the pipeline"), self._left
+        self._left -= rows
+        return block if rows <= left else take_rows(block, slice(left))
+
+    def get_state(self) -> Any:
+        found = self._batches.get_state()
+        own = {"left": self._left, "passes": self._passes[self._shard]}
+        return {**own, "position": int(found["position"]), "rng_counts": found["rng_counts"]}
+
+    def set_state(self, state: Any) -> None:
+        self._left, self._passes[self._shard] = state["left"], state["passes"]
+        self._batches.set_state({name: state[name] for name in ("position", "rng_counts")})

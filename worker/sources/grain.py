@@ -3,30 +3,49 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from functools import reduce
 from typing import Any
 
 from worker.errors import DataError
 from worker.rows import Ids, Record
+from worker.sources.batches import RECORDS, UNKNOWN, Items, batches_of, combine, decide
 from worker.sources.passes import stream_of
 from worker.sources.reading import RecordSource
 from worker.stream import Stream
+
+# What a step of Grain's makes of the items before it, by how the name of its class begins; all others keep them.
+BATCHES = ("Batch", "Rebatch", "PackAndBatch")
+RECORDS_AGAIN = ("FlatMap", "Pack", "FirstFitPack", "BestFitPack", "ConcatThenSplit")
+ANYTHING = ("MapDataset", "IterDataset", "Operation", "ElasticIterator")
+OWN = "grain."
 
 
 def source(data: Any) -> RecordSource:
     name = f"grain:{type(data).__name__}"
     if len(data) == sys.maxsize:
         raise DataError(f"{name} never ends: leave out .repeat() and give the loader its epochs")
-    if _is_batched(data):
+    if _items(data).batched:
         raise DataError(f"{name} is made of batches: leave out .batch(), the loader makes its own")
     return RecordSource(name, len(data), lambda ids: _fetch(data, ids, name))
 
 
 def stream(data: Any, shards: int = 1, batched: bool | None = None) -> Stream:
-    """Whether it gives batches is seen from its transformations, unless `batched` says so."""
+    """Whether it gives batches is seen from its transformations and its first item, unless `batched` says so."""
     name = f"grain:{type(data).__name__}"
     _check_shard(data, name)
-    return stream_of(lambda: data, shards, _is_batched(data) if batched is None else batched, name)
+    in_blocks, check = decide(_items(data), batched, name)
+    return stream_of(lambda: _begin(data), shards, in_blocks, name, check)
+
+
+def _begin(data: Any) -> Any:
+    from absl import flags
+
+    # Grain's processes are given its flags, which a script that has none of its own never parses.
+    if not flags.FLAGS.is_parsed():
+        flags.FLAGS.mark_as_parsed()
+    # The state of a DataLoader's iterator is refused where the source is shown otherwise, as by its address; that of
+    # the iterator inside is held against the records it gives, as any state is.
+    return iter(data)._iterator if hasattr(data, "_operations") else data
 
 
 def _fetch(data: Any, ids: Ids, name: str) -> list[Record]:
@@ -38,26 +57,36 @@ def _fetch(data: Any, ids: Ids, name: str) -> list[Record]:
     return records
 
 
-def _is_batched(data: Any) -> bool:
-    """The last transformation that makes batches or takes them apart decides."""
-    for step in _steps_from_last(data):
-        for kind in type(step).__mro__:
-            if kind.__name__.startswith("FlatMap"):
-                return False
-            if kind.__name__.startswith(("Batch", "Rebatch", "PackAndBatch")):
-                return True
-    return False
+def _items(data: Any) -> Items:
+    """A DataLoader keeps a list of operations; a dataset is itself the last step and knows what it reads."""
+    before = [_items(part) for part in _parts(data)] or [RECORDS]
+    if not hasattr(data, "_operations"):
+        return _after(data, before)
+    return reduce(lambda found, step: _after(step, [found]), data._operations, before[0])
 
 
-def _steps_from_last(data: Any) -> Iterator[Any]:
-    """A DataLoader keeps a list of operations; a dataset is itself the last step and knows its parents."""
-    if hasattr(data, "_operations"):
-        yield from reversed(data._operations)
-        return
-    yield data
-    while data.parents:
-        data = data.parents[0]
-        yield data
+def _after(step: Any, before: list[Items]) -> Items:
+    """A step of the user's own kind does what the one of Grain's does that it is a kind of."""
+    for kind in type(step).__mro__:
+        if not kind.__module__.startswith(OWN):
+            continue
+        name = kind.__name__.lstrip("_")
+        if name.startswith(BATCHES):
+            return batches_of(getattr(step, "_batch_size", getattr(step, "batch_size", None)))
+        if name.startswith(RECORDS_AGAIN):
+            return RECORDS
+        return UNKNOWN if name in ANYTHING else combine(before)
+    return UNKNOWN  # a function, which a DataLoader takes too
+
+
+def _parts(data: Any) -> list[Any]:
+    """What Interleave reads may be made only when it is read: then the first of it stands for all."""
+    if (parts := getattr(data, "_datasets", None)) is not None:
+        return list(parts) if isinstance(parts, (list, tuple)) else [parts[0]]
+    if parents := getattr(data, "parents", None):
+        return list(parents)
+    read = getattr(data, "_data_source", getattr(data, "_source", None))
+    return [read] if hasattr(read, "parents") else []
 
 
 def _check_shard(data: Any, name: str) -> None:

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from worker.content import Content, Stored
 from worker.errors import DataError
 from worker.rows import Block, Ids, Record, check_ids, stack_records, take_rows
 from worker.sources.arrow_columns import FixedColumn, ListColumn, make_column
+from worker.sources.batches import RECORDS, UNKNOWN, Items, batches_of, combine, decide
 from worker.sources.packages import load
-from worker.sources.passes import take_shard
+from worker.sources.passes import Pass
 from worker.sources.reading import RecordSource, Source
 from worker.sources.spec import Spec, unknown
 from worker.stream import Stream
 
+TABLES = ("arrow", "pandas", "polars")
 FILES = {".parquet": "parquet", ".json": "json", ".jsonl": "json", ".csv": "csv", ".arrow": "arrow"}
+# Steps whose states leave something out, by their classes: what a shuffle's buffer holds is lost.
+NOT_EXACT = ("BufferShuffledExamplesIterable",)
 
 
 def open_spec(spec: Spec) -> Source:
@@ -42,6 +47,7 @@ def source(data: Any, name: str = "hf:Dataset", split: str | None = None) -> Sou
         return source(data[split or next(iter(data))], name)
     if not hasattr(data, "with_transform"):
         raise DataError(f"{name} only comes in order: open it without streaming, or give as_stream one of its splits")
+    data = _format_on_host(data)
     # What the user made of the rows, by a format or transform of their own, is what they get.
     if data.format["type"] is not None:
         return RecordSource(name, len(data), lambda ids: _format_records(data, ids))
@@ -49,16 +55,82 @@ def source(data: Any, name: str = "hf:Dataset", split: str | None = None) -> Sou
 
 
 def stream(data: Any, shards: int = 1, batched: bool | None = None) -> Stream:
-    """Its own shards are used where it has enough of them. That it gives batches it cannot tell: say `batched`."""
+    """Its own shards are used where it has enough of them."""
+    name = "hf:IterableDataset"
+    in_blocks, check = decide(_items(data._ex_iterable), batched, name)
     is_plain = data._formatting is None
+    if is_jax := not is_plain and data._formatting.format_type == "jax":
+        data = data.with_format("numpy")  # as in _format_on_host
+    convert = _as_arrays if is_plain else _widen_all if is_jax else None
 
-    def begin(shard: int, of: int) -> Iterator[Any]:
+    def begin(shard: int, of: int) -> Pass:
         own = of > 1 and data.num_shards >= of
-        items = data.shard(num_shards=of, index=shard) if own else data
-        records = ({key: _as_array(value) for key, value in item.items()} if is_plain else item for item in items)
-        return take_shard(records, 0, 1, False) if own else take_shard(records, shard, of, bool(batched))
+        items = _Examples(data.shard(num_shards=of, index=shard) if own else data)
+        return Pass(items, *((0, 1) if own else (shard, of)), in_blocks, check, convert)
 
-    return Stream(begin, shards, bool(batched), "hf:IterableDataset")
+    return Stream(begin, shards, in_blocks, name)
+
+
+class _Examples(Iterator[Any]):
+    """One pass, which keeps its state in objects of its own: an IterableDataset has one for all its passes."""
+
+    def __init__(self, data: Any) -> None:
+        self._data = _copy(data)
+        self._data._ex_iterable = _copy_steps(data._ex_iterable)
+        self._examples = iter(self._data)
+        self._is_exact = not any(type(step).__name__ in NOT_EXACT for step in _steps(data._ex_iterable))
+
+    def __next__(self) -> Any:
+        return next(self._examples)
+
+    def get_state(self) -> Any:
+        return self._data.state_dict() if self._is_exact else None
+
+    def set_state(self, state: Any) -> None:
+        self._data.load_state_dict(state)
+
+
+def _items(step: Any) -> Items:
+    """What this step makes of the items of those before it."""
+    if _is_batch(getattr(step, "function", None)):
+        return batches_of(None if step.is_batch_accumulate_arrow_table_function else step.batch_size)
+    before = [_items(part) for part in _parts(step)]
+    found = combine(before) if before else RECORDS
+    # A function of several batches may take them apart.
+    return UNKNOWN if found.batched and getattr(step, "batched", False) else found
+
+
+def _is_batch(function: Any) -> bool:
+    """Whether it is one of those that `.batch()` maps with."""
+    function = getattr(function, "func", function)  # of a partial
+    name = getattr(function, "__name__", "")
+    return name.startswith("_batch_") and function.__module__.startswith("datasets.")
+
+
+def _parts(step: Any) -> list[Any]:
+    return [step.ex_iterable] if hasattr(step, "ex_iterable") else list(getattr(step, "ex_iterables", []))
+
+
+def _steps(step: Any) -> Iterator[Any]:
+    yield step
+    for part in _parts(step):
+        yield from _steps(part)
+
+
+def _copy(found: Any) -> Any:
+    """With attributes of its own, which a copy of an IterableDataset has not."""
+    twin = object.__new__(type(found))
+    twin.__dict__ = dict(vars(found))
+    return twin
+
+
+def _copy_steps(step: Any) -> Any:
+    twin = _copy(step)
+    if hasattr(step, "ex_iterable"):
+        twin.ex_iterable = _copy_steps(step.ex_iterable)
+    elif hasattr(step, "ex_iterables"):
+        twin.ex_iterables = [_copy_steps(part) for part in step.ex_iterables]
+    return twin
 
 
 def _load(datasets: Any, where: str, config: str | None, split: str | None) -> tuple[Any, str | None]:
@@ -86,6 +158,13 @@ class TableSource:
 
     def __len__(self) -> int:
         return len(self.dataset)
+
+    @property
+    def content(self) -> Content | None:
+        """Rows of numbers, not the files: those that a host has made for itself may differ where rows do not."""
+        fixed = {name: column for name, column in self.columns.items() if isinstance(column, FixedColumn)}
+        stored = [Stored(name, len(self), column.row_size, self._reader(column)) for name, column in fixed.items()]
+        return Content(tuple(stored)) if stored else None
 
     def read(self, ids: Ids) -> Block:
         check_ids(ids, len(self), self.name)
@@ -118,6 +197,9 @@ class TableSource:
         found: dict[str, Any] = self.dataset.select_columns(names)[ids.tolist()]
         return found
 
+    def _reader(self, column: FixedColumn) -> Callable[[int, int], Any]:
+        return lambda start, stop: column.read(self._rows(np.arange(start, stop)))
+
     def _rows(self, ids: Ids) -> Ids:
         return ids if self.indices is None else self.indices[ids]
 
@@ -128,9 +210,29 @@ def _open_table(data: Any, name: str) -> TableSource:
     return TableSource(name, data, indices, columns)
 
 
+def _format_on_host(data: Any) -> Any:
+    """Two kinds of formats by another that gives the same numbers.
+
+    `jax` puts every row on device 0, which only process 0 can reach; a table's has no rows to take one by one.
+    """
+    kind, columns = data.format["type"], data.format["columns"]
+    if kind == "jax":
+        options = {name: value for name, value in data.format["format_kwargs"].items() if name != "device"}
+        return data.with_format("numpy", columns, data.format["output_all_columns"], **options)
+    return data.with_format(None, columns) if kind in TABLES else data
+
+
 def _format_records(data: Any, ids: Ids) -> list[Record]:
     batch = data[ids.tolist()]
     return [{name: values[n] for name, values in batch.items()} for n in range(len(ids))]
+
+
+def _as_arrays(example: dict[str, Any]) -> dict[str, Any]:
+    return {key: _as_array(value) for key, value in example.items()}
+
+
+def _widen_all(example: dict[str, Any]) -> dict[str, Any]:
+    return {key: _widen(value) for key, value in example.items()}
 
 
 def _as_array(value: Any) -> Any:
@@ -143,3 +245,10 @@ def _as_array(value: Any) -> Any:
         return np.array(value)
     except ValueError:  # lists of lists of different lengths
         return np.array(value, object)
+
+
+def _widen(value: Any) -> Any:
+    """NumPy's format leaves a single number of a stream as it was stored, where jax's has one type for all."""
+    if isinstance(value, np.integer):
+        return np.int64(value)
+    return np.float32(value) if isinstance(value, np.floating) else value

@@ -8,12 +8,16 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
+from worker.content import Content
 from worker.rows import Block, Ids, Record, check_ids, split_block, stack_records, take_rows
 
 
 @runtime_checkable
 class Source(Protocol):
-    """Random-access records. What `read` gives is freshly made: nothing else holds it."""
+    """Random-access records. What `read` gives is freshly made: nothing else holds it.
+
+    A source may also have `content`: what lies behind it, where all of that can be compared between processes.
+    """
 
     @property
     def name(self) -> str: ...
@@ -32,6 +36,7 @@ class BlockSource:
     name: str
     length: int
     gather: Callable[[Ids], Block]
+    content: Content | None = None
 
     def __len__(self) -> int:
         return self.length
@@ -51,6 +56,7 @@ class RecordSource:
     name: str
     length: int
     fetch: Callable[[Ids], Sequence[Record]]
+    content: Content | None = None
 
     def __len__(self) -> int:
         return self.length

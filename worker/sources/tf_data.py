@@ -6,35 +6,59 @@ from collections.abc import Iterator
 from typing import Any
 
 from worker.errors import DataError
-from worker.sources.passes import take_shard
+from worker.sources.batches import RECORDS, UNKNOWN, Items, batches_of, combine, decide
+from worker.sources.passes import Pass
+from worker.sources.tf_data_state import Elements, list_operations, most_bytes
 from worker.stream import Stream
 
 NAME = "tf.data:Dataset"
+# Datasets that give records, by what is in the names of their classes and operations. Others that read nothing else,
+# those of generators and of what was saved for instance, may give anything.
+OF_RECORDS = ("TensorSlice", "Range", "TFRecord", "TextLine", "FixedLength", "SqlDataset", "CsvDataset")
+OF_ANYTHING = ("Batch", "Window", "TensorDataset", "Generator", "Load", "Snapshot", "Variant")
+# Transformations that read the datasets which a function of theirs makes.
+BY_FUNCTION = ("_FlatMapDataset", "_InterleaveDataset", "_ParallelInterleaveDataset", "_GroupByWindowDataset")
 
 
 def stream(data: Any, shards: int = 1, batched: bool | None = None) -> Stream:
-    """Whether it gives batches is seen from its transformations, unless `batched` says so."""
+    """Whether it gives batches is seen from its transformations and its first item, unless `batched` says so."""
     _check_order(data, shards)
-    in_blocks = _is_batched(data) if batched is None else batched
+    in_blocks, check = decide(_items(data), batched, NAME)
+    most = most_bytes(_steps_from_last(data), shards)
 
-    def begin(shard: int, of: int) -> Iterator[Any]:
+    def begin(shard: int, of: int) -> Pass:
         if in_blocks or of == 1:  # tf.data would deal out whole batches
-            return take_shard(data.as_numpy_iterator(), shard, of, in_blocks)
-        records: Iterator[Any] = data.shard(of, shard).as_numpy_iterator()
-        return records
+            return Pass(Elements(data, most), shard, of, in_blocks, check)
+        return Pass(Elements(data.shard(of, shard), most), check=check)
 
     return Stream(begin, shards, in_blocks, NAME)
 
 
-def _is_batched(data: Any) -> bool:
-    """The last transformation that makes batches or takes them apart decides."""
-    for step in _steps_from_last(data):
-        kind = type(step).__name__
-        if "Unbatch" in kind or "FlatMap" in kind or "Interleave" in kind:
-            return False
-        if "BatchDataset" in kind or "Rebatch" in kind:
-            return True
-    return False
+def _items(data: Any) -> Items:
+    """What the last transformation makes of the items before it."""
+    kind, before = type(data).__name__, data._inputs()
+    if "Batch" in kind or "Rebatch" in kind:
+        size = getattr(data, "_batch_size", None)
+        return batches_of(int(size) if size is not None and not size.shape.rank else None)
+    if "Unbatch" in kind:
+        return RECORDS
+    if kind in BY_FUNCTION:
+        return RECORDS if _makes_records(data) else UNKNOWN
+    if kind == "_DirectedInterleaveDataset":
+        before = before[1:]  # the first one says which of the others comes next
+    if before:
+        return combine(map(_items, before))
+    return RECORDS if any(name in kind for name in OF_RECORDS) else UNKNOWN
+
+
+def _makes_records(data: Any) -> bool:
+    """Whether the functions of a transformation make datasets of records for certain."""
+    kinds = list_operations(data)
+    return _any_in(OF_RECORDS, kinds) and not _any_in(OF_ANYTHING, kinds)
+
+
+def _any_in(names: tuple[str, ...], kinds: set[str]) -> bool:
+    return any(name in kind for name in names for kind in kinds if kind.endswith(("Dataset", "V2", "V3", "V4")))
 
 
 def _check_order(data: Any, shards: int) -> None:

@@ -80,7 +80,7 @@ def _array_record_source(info: Any, split: str, fields: list[str], name: str) ->
         raise DataError(f"{name}: no split {split!r} among {known}: {str(error).splitlines()[0]}") from error
     files = Files([Part(str(part.filename), part.skip, part.take) for part in instructions])
     decode = _make_decoder(info.features, fields, name)
-    return RecordSource(name, len(files), lambda ids: [decode(row) for row in files.read(ids)])
+    return RecordSource(name, len(files), lambda ids: [decode(row) for row in files.read(ids)], files.content)
 
 
 def _make_decoder(features: Any, fields: list[str], name: str) -> Callable[[bytes], Record]:

@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.utils.data import DataLoader, Subset, TensorDataset
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, Subset, TensorDataset
 
 from worker.errors import DataError
 from worker.rows import map_leaves, rebuild
 from worker.sources.arrays import array_source
+from worker.sources.batches import RECORDS, UNKNOWN, Items, batches_of, decide
 from worker.sources.objects import get_records
-from worker.sources.passes import stream_of
+from worker.sources.passes import Pass
 from worker.sources.reading import BlockSource, RecordSource
 from worker.stream import Stream
 
@@ -33,12 +34,43 @@ def source(data: Any) -> BlockSource | RecordSource:
 
 
 def stream(data: Any, shards: int = 1, batched: bool | None = None) -> Stream:
-    """A DataLoader gives batches unless it was made with batch_size=None."""
+    """Whether it gives batches is seen from a DataLoader's samplers and the first item, unless `batched` says so."""
     name = f"torch:{type(data).__name__}"
+    generators = []
     if isinstance(data, DataLoader):
         _check_order(data, shards, name)
-        batched = data.batch_sampler is not None if batched is None else batched
-    return stream_of(lambda: _begin(data), shards, bool(batched), name)
+        generators = [sampler.generator for sampler in _samplers(data) if hasattr(sampler, "generator")]
+    in_blocks, check = decide(_items(data), batched, name)
+    begun = [generator.get_state() for generator in generators]
+
+    def begin(shard: int, of: int) -> Pass:
+        has_state = of == 1 and hasattr(data, "state_dict") and hasattr(data, "load_state_dict")
+        return Pass(_Stateful(data) if has_state else data, shard, of, in_blocks, check, _convert)
+
+    def rewind(_: int) -> None:
+        for generator, state in zip(generators, begun, strict=True):
+            generator.set_state(state)
+
+    return Stream(begin, shards, in_blocks, name, rewind if generators else None)
+
+
+class _Stateful(Iterator[Any]):
+    """A pass over what has `state_dict` and `load_state_dict`, as a StatefulDataLoader does."""
+
+    def __init__(self, data: Any) -> None:
+        self._data = data
+        self._items: Iterator[Any] | None = None
+
+    def __next__(self) -> Any:
+        if self._items is None:
+            self._items = iter(self._data)
+        return next(self._items)
+
+    def get_state(self) -> Any:
+        return self._data.state_dict()
+
+    def set_state(self, state: Any) -> None:
+        self._data.load_state_dict(state)
 
 
 def to_numpy(leaf: Any) -> Any:
@@ -57,13 +89,24 @@ def _subset_source(data: Any, name: str) -> BlockSource | RecordSource:
     """What `random_split` gives: the rows of another dataset, read the way that one is read best."""
     whole = source(data.dataset)
     indices: NDArray[np.int64] = np.asarray(data.indices, np.int64)
+    content = whole.content and whole.content.with_array("indices", indices)
     if isinstance(whole, BlockSource):
-        return BlockSource(name, len(data), lambda ids: whole.read(indices[ids]))
-    return RecordSource(name, len(data), lambda ids: whole.records(indices[ids]))
+        return BlockSource(name, len(data), lambda ids: whole.read(indices[ids]), content)
+    return RecordSource(name, len(data), lambda ids: whole.records(indices[ids]), content)
 
 
-def _begin(data: Any) -> Iterator[Any]:
-    return (map_leaves(to_numpy, _with_arrays_of_text(item)) for item in data)
+def _items(data: Any) -> Items:
+    if not isinstance(data, DataLoader):
+        return UNKNOWN
+    if data.batch_sampler is not None:
+        return batches_of(getattr(data.batch_sampler, "batch_size", None))
+    if isinstance(data.sampler, BatchSampler):
+        return batches_of(data.sampler.batch_size)
+    return UNKNOWN if isinstance(data.dataset, IterableDataset) else RECORDS
+
+
+def _convert(item: Any) -> Any:
+    return map_leaves(to_numpy, _with_arrays_of_text(item))
 
 
 def _with_arrays_of_text(item: Any) -> Any:
@@ -77,10 +120,14 @@ def _with_arrays_of_text(item: Any) -> Any:
     return rebuild(item, [_with_arrays_of_text(part) for part in item])
 
 
+def _samplers(loader: Any) -> list[Any]:
+    found = [loader.sampler, getattr(loader.batch_sampler, "sampler", None), getattr(loader.sampler, "sampler", None)]
+    return [sampler for sampler in found if sampler is not None]
+
+
 def _check_order(loader: Any, shards: int, name: str) -> None:
     """Every process must pass through the same records in the same order."""
-    samplers: list[Any] = [loader.sampler, getattr(loader.batch_sampler, "sampler", None)]
-    for sampler in samplers:
+    for sampler in _samplers(loader):
         replicas = getattr(sampler, "num_replicas", 1)
         if replicas > 1:
             raise DataError(f"{name} reads only one of {replicas} parts, wanted all records: leave out the sampler")

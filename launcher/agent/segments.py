@@ -1,0 +1,125 @@
+"""Shared memory that killed processes would leave in /dev/shm: noted while they hold it, removed when nobody does."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import signal
+import stat
+from typing import Callable, Iterable, Set, Tuple
+
+from launcher.agent.files import read_if_there, remove_file
+
+FOLDER = "/dev/shm"
+NOTES = "segments"  # in an agent's folder, so that whoever removes it finds them: a JSON line for each
+# What Python's multiprocessing makes is known to a process of its own, which removes it (see agent/hunt.py); there may
+# be hundreds of these a second.
+TRACKED = ("psm_", "sem.mp-", "sem.loky-")
+# "7f12a000-7f12b000 rw-s 00000000 00:1a 4242                    /dev/shm/name"
+_MAPPED = re.compile(rb"^\S+ \S+ \S+ \S+ (\d+) +/dev/shm/[^/\n]+$", re.MULTILINE)
+
+Segment = Tuple[int, str]  # inode and name: a name may be used again by somebody else
+
+
+class Segments:
+    """What is there when this is made is somebody else's, for ever."""
+
+    def __init__(self, folder: str) -> None:
+        self._notes = os.path.join(folder, NOTES)
+        self._others = list_segments()
+        self._noted: Set[Segment] = set()
+        self._seen: Set[Segment] = set()
+
+    def look(self, find_pids: Callable[[], Iterable[int]]) -> None:
+        """From time to time: who dies suddenly can no longer be asked. Only for segments that are new."""
+        new = {each for each in self._unknown() - self._seen if not each[1].startswith(TRACKED)}
+        self._seen |= new
+        if new:
+            self._note(new, find_pids())
+
+    @property
+    def any_new(self) -> bool:
+        return bool(self._unknown())
+
+    def note_held(self, pids: Set[int]) -> None:
+        """By processes that are about to be killed. They are stopped, so that they make no more."""
+        if not self.any_new:
+            return
+        for pid in pids:
+            try:
+                os.kill(pid, signal.SIGSTOP)
+            except (ProcessLookupError, PermissionError):
+                pass
+        self._note(self._unknown(), pids)
+
+    def forget(self) -> None:
+        """Processes that ended in order have removed what they did not mean to leave."""
+        self._noted.clear()
+        remove_file(self._notes)
+
+    def _unknown(self) -> Set[Segment]:
+        return list_segments() - self._others - self._noted
+
+    def _note(self, segments: Set[Segment], pids: Iterable[int]) -> None:
+        inodes = {inode for pid in pids for inode in list_held(pid)}
+        found = {each for each in segments if each[0] in inodes}
+        self._noted |= found
+        try:
+            with open(self._notes, "a") as notes:
+                notes.writelines(json.dumps(each) + "\n" for each in sorted(found))
+        except OSError:
+            pass  # a full disk: they stay
+
+
+def list_segments() -> Set[Segment]:
+    try:
+        with os.scandir(FOLDER) as entries:
+            return {(entry.inode(), entry.name) for entry in entries}
+    except OSError:
+        return set()
+
+
+def list_held(pid: int) -> Set[int]:
+    """Inodes of what a process has mapped or open there."""
+    held = {int(inode) for inode in _MAPPED.findall(read_if_there(f"/proc/{pid}/maps"))}
+    descriptors = f"/proc/{pid}/fd"
+    try:
+        for name in os.listdir(descriptors):
+            if os.readlink(f"{descriptors}/{name}").startswith(FOLDER + "/"):
+                held.add(os.stat(f"{descriptors}/{name}").st_ino)
+    except OSError:
+        pass  # it has just ended
+    return held
+
+
+def remove_noted(folder: str) -> None:
+    """Once the processes of an agent are gone. Leaves what is no longer the same, and what anybody else still uses."""
+    for line in read_if_there(os.path.join(folder, NOTES)).decode("utf-8", "replace").splitlines():
+        try:
+            inode, name = json.loads(line)
+            path = os.path.join(FOLDER, os.path.basename(name))
+            if is_private(os.lstat(path), inode) and is_unused(path):
+                os.unlink(path)
+        except (OSError, ValueError, TypeError):
+            continue
+
+
+def is_private(status: os.stat_result, inode: int) -> bool:
+    """As segments are; a file that somebody keeps there to read it again is as a rule for others to read, too."""
+    is_own = status.st_ino == inode and status.st_uid == os.geteuid()
+    return is_own and stat.S_ISREG(status.st_mode) and not status.st_mode & 0o077
+
+
+def is_unused(path: str) -> bool:
+    """The kernel grants a lease for writing only to who is alone with a file, whoever else may look on this machine."""
+    fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGURG)  # who opens it now would else end this process by a signal
+        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
