@@ -143,7 +143,7 @@ BELOW_A_SHELL = """
 import os, signal, sys, time
 def save(*_):
     time.sleep(0.5)
-    os.write(1, b"saved\n")  # print might be what it interrupts
+    os.write(1, b"saved\\n")  # print might be what it interrupts
     sys.exit(0)
 for number in (signal.SIGTERM, signal.SIGINT):
     signal.signal(number, save)
