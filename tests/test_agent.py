@@ -281,7 +281,7 @@ def test_what_matters_overtakes_a_backlog_of_output(
     asked = time.monotonic()
     agent.channel.send(wire.Spawn(1, {}, ["sh", "-c", "exit 3"], False))
     assert agent.hear(wire.Exited).code == 3
-    assert time.monotonic() - asked < 3
+    assert time.monotonic() - asked < 10
 
 
 def test_facts_beyond_what_the_agent_takes_are_dropped_and_counted(

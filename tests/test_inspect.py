@@ -154,7 +154,7 @@ def test_a_python_that_hangs_is_given_up_and_killed(
     python = program(f"sleep 1000 & echo $! $$ >{tmp_path}/pids; wait")
     began = time.monotonic()
     found = look(tmp_path, python)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30
     assert found["python"]["problem"].endswith("is there, but has not answered within 0.5 s")
     assert found["python"]["cause"] == "slow" and found["machine"]["cpus"] > 0
     pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]

@@ -141,7 +141,7 @@ def test_an_interrupt_while_jax_is_still_importing_ends_at_once(start: Start, sc
     assert run.wait() == 130
     assert not processes_of(run.id)
     assert not (run.folder / "started").exists()
-    assert run.result["seconds"] < 2.5
+    assert not run.has_seen("nursery_ready", 1)
 
 
 def test_closed_terminal_leaves_no_process(tmp_path, script: Script) -> None:  # type: ignore[no-untyped-def]

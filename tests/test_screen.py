@@ -420,7 +420,7 @@ def test_a_stalled_reader_delays_nobody_and_loses_nothing(make_log: MakeLog, pip
         log.write(BLOCK)
         screen.wake()
         screen.note(f"note {i}")
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 10
     assert not screen.finish(0.2)
     shown = read_until(reader, b"note 99\n")
     assert screen.finish(PATIENCE)

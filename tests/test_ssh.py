@@ -246,7 +246,7 @@ def test_closing_breaks_off_connecting(listen: Listen, sshd: Sshd, open_stream: 
     reader.start()
     assert stream.read() == b""
     reader.join()
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 15
 
 
 class Relay:
@@ -636,7 +636,7 @@ def test_a_host_that_never_answers_is_given_up_in_time(
     began = time.monotonic()
     told = refusal(open_stream(listen(greeting), sshd.settings(connect_timeout=1)))
     assert reason in told
-    assert time.monotonic() - began < 4  # with importing fabric
+    assert time.monotonic() - began < 15  # with importing fabric; without a limit of its own it would be given 20
 
 
 def test_what_is_no_ssh_server_is_told_at_once(sshd: Sshd, open_stream: Open, listen: Listen) -> None:

@@ -70,7 +70,7 @@ def test_a_process_that_fails_does_not_wait_in_the_shutdown_barrier(start: Start
         ),
     )
     joined = run.await_event("joined", count=2)["time"]
-    assert run.await_event("process exited", process_id=1)["time"] - joined < 3
+    assert run.await_event("process exited", process_id=1)["time"] - joined < 30
     assert run.wait() == 1
 
 
