@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check install --quiet --constraint constraints.txt
 SYSTEMS := tensorflow,torch,hugging-face,datarax
-SOURCES := launcher worker tests examples benchmarks
+SOURCES := src/hostmesh/__init__.py launcher worker tests examples benchmarks
 CLUSTER_SCRIPT := PYTHON=$(BIN)/python docker/cluster.sh
 
 .PHONY: demo test test-docker check benchmark cluster cluster-image cluster-down cluster-clean clean
@@ -14,11 +14,11 @@ demo: $(VENV)/core
 	$(BIN)/launch --local 4 --devices 2
 
 test: $(VENV)/test
-	$(BIN)/python -m pytest -n auto --dist loadgroup $(PYTEST)
+	$(BIN)/pytest -n auto --dist loadgroup $(PYTEST)
 
 test-docker: $(VENV)/test
 	$(CLUSTER_SCRIPT) image
-	HOSTMESH_DOCKER=required $(BIN)/python -m pytest -m docker $(PYTEST)
+	HOSTMESH_DOCKER=required $(BIN)/pytest -m docker $(PYTEST)
 
 check: $(VENV)/test
 	$(BIN)/ruff format --check $(SOURCES)

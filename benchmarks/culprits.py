@@ -22,9 +22,9 @@ from typing import Any, NamedTuple
 REPO = Path(__file__).parent.parent
 sys.path.insert(0, str(REPO / "tests"))
 
-LAUNCH = [sys.executable, "-P", "-c", "from launcher.cli import main; main()"]
+LAUNCH = [sys.executable, "-P", "-c", "from hostmesh.launcher.cli import main; main()"]
 COUNT = 4
-PATIENCE = 60
+TIMEOUT = 60
 JOB = """
 import os, signal, sys, time
 import jax, jax.numpy as jnp
@@ -97,11 +97,11 @@ def run_case(case: Case, folder: Path, args: list[str]) -> Outcome:
     with (folder / "output").open("wb") as output:
         launcher = subprocess.Popen(command, cwd=folder, env=env, stdout=output, stderr=output)
     try:
-        code = launcher.wait(PATIENCE)
+        code = launcher.wait(TIMEOUT)
     except subprocess.TimeoutExpired:
         launcher.kill()  # its agents clean up
         launcher.wait()
-        return Outcome(False, PATIENCE, f"no verdict within {PATIENCE} s")
+        return Outcome(False, TIMEOUT, f"no verdict within {TIMEOUT} s")
     (new,) = [file for file in (folder / "runs").glob("*") if file.name not in began]
     result: dict[str, Any] = json.loads((new / "result.json").read_text())
     told = "\n".join([result["message"], *result["detail"]])

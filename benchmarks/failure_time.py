@@ -31,7 +31,7 @@ with open(os.path.join(os.environ["FOLDER"], str(jax.process_index())), "w") as 
 while True:
     multihost_utils.sync_global_devices("again")
 """
-PATIENCE = 200.0
+TIMEOUT = 200.0
 
 
 def pids(folder: Path) -> dict[int, int]:
@@ -58,7 +58,7 @@ def measure(command: list[str]) -> tuple[float, bool]:
         began = time.monotonic()
         os.kill(found[KILLED], signal.SIGKILL)
         while starter.poll() is None or any(map(is_alive, found.values())):
-            if time.monotonic() - began > PATIENCE:
+            if time.monotonic() - began > TIMEOUT:
                 os.killpg(starter.pid, signal.SIGKILL)
                 break
             time.sleep(0.005)

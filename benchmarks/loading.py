@@ -3,7 +3,7 @@
 All contenders of a table stay open and take turns, so that a noisy machine treats them alike; a contender's number is
 the median over the rounds of its speed divided by the first one's in the same round. Each shuffles, converts pixels to
 float, and ends with arrays on a mesh of two CPU devices; the peers with one `device_put`. Memory that was freed stays
-with the process (`worker.keep_freed_memory()`, as in the built-in job), for all contenders alike.
+with the process (`hostmesh.keep_freed_memory()`, as in the built-in job), for all contenders alike.
 """
 
 from __future__ import annotations
@@ -83,9 +83,9 @@ def numpy_gather(data: dict[str, np.ndarray]) -> Batches:
 
 
 def hostmesh(source: Any, **options: Any) -> Batches:
-    import worker
+    import hostmesh
 
-    return iter(worker.Loader(source, worker.make_mesh(data=-1), BATCH, map=to_float, **options))
+    return iter(hostmesh.Loader(source, hostmesh.make_mesh(data=-1), BATCH, map=to_float, **options))
 
 
 def grain(source: Any, decode: Callable[[Any], Any] | None = None) -> Batches:
@@ -315,9 +315,9 @@ def run_inside(loadings: list[str], rounds: int, seconds: float) -> None:
     """Every process prints nothing but the first, which prints the global speed of each strategy."""
     import jax
 
-    import worker
+    import hostmesh
 
-    worker.join()
+    hostmesh.join()
     data = make_data()
     loaders = {name: hostmesh(data, loading=name, steps=1_000_000) for name in loadings}
     found: dict[str, list[float]] = {name: [] for name in loadings}
@@ -332,7 +332,7 @@ def steps_speed(batches: Batches, seconds: float) -> float:
     """Of so many steps that all processes do them: how many is settled by the first."""
     import jax
 
-    from worker.agree import exchange
+    from hostmesh.worker.coordination import exchange
 
     for _ in range(WARM_UP):
         last = next(batches)
@@ -378,10 +378,10 @@ def measure_memory() -> None:
     """How far a process grows while it loads large batches: two are read ahead, one is placed ahead, one is in use."""
     import jax
 
-    import worker
+    import hostmesh
 
     rows = np.zeros((4096, 4096), np.float32)
-    loader = worker.Loader(rows, worker.make_mesh(data=-1), 2048, prefetch=2, device_prefetch=1)
+    loader = hostmesh.Loader(rows, hostmesh.make_mesh(data=-1), 2048, prefetch=2, device_prefetch=1)
     before, size, found, over = resident(), 2048 * 4096 * 4, [0], threading.Event()
 
     def watch() -> None:
@@ -412,7 +412,7 @@ class SlowRows(Rows):
 
 def measure_waiting(steps: int) -> None:
     """The share of time in which a step twice as long as loading a batch had to wait for it."""
-    import worker
+    import hostmesh
 
     large = np.random.default_rng(0).integers(0, 256, (2000, 96, 96, 3), np.uint8)
     sources = {
@@ -421,9 +421,11 @@ def measure_waiting(steps: int) -> None:
         "256 records, one by one": SlowRows(make_data()),
     }
     for name, source in sources.items():
-        loader = worker.Loader(source, worker.make_mesh(data=-1), BATCH, map=to_float, prefetch=0, device_prefetch=0)
+        loader = hostmesh.Loader(
+            source, hostmesh.make_mesh(data=-1), BATCH, map=to_float, prefetch=0, device_prefetch=0
+        )
         load = statistics.median(wait_for(loader, 50, pause=0.0))
-        loader = worker.Loader(source, worker.make_mesh(data=-1), BATCH, map=to_float)
+        loader = hostmesh.Loader(source, hostmesh.make_mesh(data=-1), BATCH, map=to_float)
         wait_for(loader, WARM_UP, 2 * load)
         began = time.perf_counter()
         waited = sum(wait_for(loader, steps, 2 * load))
@@ -450,9 +452,9 @@ def main() -> None:
     parser.add_argument("--inside", nargs="*", help=argparse.SUPPRESS)
     parser.add_argument("--json", type=Path, help="also write all speeds to this file")
     options = parser.parse_args()
-    import worker
+    import hostmesh
 
-    worker.keep_freed_memory()
+    hostmesh.keep_freed_memory()
     if options.inside:
         return run_inside(options.inside, options.rounds, options.seconds)
     wanted = options.only or ["memory", "waiting", "in-memory", "files", "processes"]

@@ -27,8 +27,8 @@ sys.path[:0] = [str(HERE / "tests"), str(HERE)]
 from ssh_fanout import write_ssh_config  # noqa: E402
 from sshd import Sshd  # noqa: E402
 
-LAUNCH = [sys.executable, "-P", "-c", "from launcher.cli import main; main()"]
-PATIENCE = 300
+LAUNCH = [sys.executable, "-P", "-c", "from hostmesh.launcher.cli import main; main()"]
+TIMEOUT = 300
 FILES = 2000
 MEETING = """
 import jax, os, signal, sys, time
@@ -61,7 +61,7 @@ def launch(checkout: Path, folder: Path, *args: str, code: int = 0) -> list[dict
         env={**env, "PYTHONPATH": str(checkout)},
         stdin=subprocess.DEVNULL,
         capture_output=True,
-        timeout=PATIENCE,
+        timeout=TIMEOUT,
     )
     if done.returncode != code:
         raise SystemExit(f"{checkout}: exit code {done.returncode}, wanted {code}\n{done.stderr.decode()[-2000:]}")

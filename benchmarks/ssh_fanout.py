@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
 from sshd import Sshd  # noqa: E402
 
-PATIENCE = 300
+TIMEOUT = 300
 # By default OpenSSH 9 exchanges keys in a way that takes ten times as long as the one it has in common with paramiko.
 SAME_KEY_EXCHANGE = ["-o", "KexAlgorithms=curve25519-sha256"]
 # What an agent's host has to do at the least.
@@ -68,7 +68,7 @@ def time_launch(folder: Path, config: Path, count: int) -> tuple[float, int]:
         seconds, memory = time.monotonic() - began, 0 if waiting else read_memory(launcher.pid)
         launcher.send_signal(signal.SIGINT)
         events.read()
-    launcher.wait(PATIENCE)
+    launcher.wait(TIMEOUT)
     if waiting:
         raise SystemExit(f"launch: {waiting} of {count} hosts were not connected\n{(folder / 'stderr').read_text()}")
     return seconds, memory
@@ -83,7 +83,7 @@ def time_ssh(config: Path, count: int, *command: str) -> float:
     began = time.monotonic()
     ssh, hosts = ["ssh", "-F", str(config)], [f"host-{number}" for number in range(count)]
     sessions = [subprocess.Popen([*ssh, host, *command], stdin=subprocess.DEVNULL) for host in hosts]
-    codes = [session.wait(PATIENCE) for session in sessions]
+    codes = [session.wait(TIMEOUT) for session in sessions]
     if any(codes):
         raise SystemExit(f"ssh: {count - codes.count(0)} of {count} sessions failed")
     return time.monotonic() - began
@@ -94,7 +94,7 @@ def time_pdsh(config: Path, count: int) -> float:
     began = time.monotonic()
     names = f"host-[0-{count - 1}]"
     subprocess.run(
-        ["pdsh", "-R", "ssh", "-S", "-f", str(count), "-w", names, "true"], env=env, check=True, timeout=PATIENCE
+        ["pdsh", "-R", "ssh", "-S", "-f", str(count), "-w", names, "true"], env=env, check=True, timeout=TIMEOUT
     )
     return time.monotonic() - began
 

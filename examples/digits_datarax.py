@@ -9,13 +9,13 @@ from datarax.pipeline import Pipeline
 from datarax.sources import MemorySource, MemorySourceConfig
 from flax import nnx
 
-import worker
+import hostmesh
 
 BATCH, EPOCHS, STEPS = 128, 10, 1437 // 128
 
 
 def open_digits(split):
-    digits = worker.open_source(f"digits:{split}")
+    digits = hostmesh.open_source(f"digits:{split}")
     return MemorySource(MemorySourceConfig(), digits.read(np.arange(len(digits))), rngs=nnx.Rngs(0))
 
 
@@ -39,19 +39,19 @@ def update(params, batch):
     return jax.tree.map(lambda param, grad: param - 0.2 * grad, params, grads), value
 
 
-worker.join()
-mesh = worker.make_mesh(data=-1)
+hostmesh.join()
+mesh = hostmesh.make_mesh(data=-1)
 random = np.random.default_rng(0)
 params = [(random.normal(0, (2 / m) ** 0.5, (m, n)), np.zeros(n)) for m, n in ((64, 128), (128, 128), (128, 10))]
 params = jax.device_put(jax.tree.map(np.float32, params), jax.NamedSharding(mesh, jax.P()))
-loader = worker.Loader(open_digits("train"), mesh, BATCH, epochs=EPOCHS, tail="drop", map=flatten)
+loader = hostmesh.Loader(open_digits("train"), mesh, BATCH, epochs=EPOCHS, tail="drop", map=flatten)
 for batch in loader:
     params, value = update(params, batch)
     if loader.step % STEPS == 0 and jax.process_index() == 0:
         print(f"epoch {loader.step // STEPS}: loss {value:.4f}")
 correct = 0
 pipeline = Pipeline(source=open_digits("test"), stages=[flatten], batch_size=BATCH, rngs=nnx.Rngs(0))
-for batch in worker.Loader(pipeline, mesh, BATCH, epochs=1, tail="pad"):  # 360 rows: 128, 128 and 104
+for batch in hostmesh.Loader(pipeline, mesh, BATCH, epochs=1, tail="pad"):  # 360 rows: 128, 128 and 104
     is_correct = predict(params, batch["image"]).argmax(axis=1) == batch["label"]
     correct += int((is_correct & batch["mask"]).sum())
 if jax.process_index() == 0:

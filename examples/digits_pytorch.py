@@ -5,14 +5,14 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-import worker
+import hostmesh
 
 BATCH, EPOCHS, STEPS = 128, 10, 1437 // 128
 
 
 class Digits(Dataset):
     def __init__(self, split):
-        digits = worker.open_source(f"digits:{split}")
+        digits = hostmesh.open_source(f"digits:{split}")
         self.records = digits.records(np.arange(len(digits)))
 
     def __len__(self):
@@ -38,20 +38,20 @@ def update(params, batch):
     return jax.tree.map(lambda param, grad: param - 0.2 * grad, params, grads), value
 
 
-worker.join()
-mesh = worker.make_mesh(data=-1)
+hostmesh.join()
+mesh = hostmesh.make_mesh(data=-1)
 random = np.random.default_rng(0)
 params = [(random.normal(0, (2 / m) ** 0.5, (m, n)), np.zeros(n)) for m, n in ((64, 128), (128, 128), (128, 10))]
 params = jax.device_put(jax.tree.map(np.float32, params), jax.NamedSharding(mesh, jax.P()))
 train, generator = Digits("train"), torch.Generator().manual_seed(0)
 for data in train, DataLoader(train, BATCH, shuffle=True, drop_last=True, generator=generator):
-    loader = worker.Loader(data, mesh, BATCH, epochs=EPOCHS // 2, tail="drop")
+    loader = hostmesh.Loader(data, mesh, BATCH, epochs=EPOCHS // 2, tail="drop")
     for batch in loader:
         params, value = update(params, batch)
         if loader.step % STEPS == 0 and jax.process_index() == 0:
             print(f"{type(data).__name__}, epoch {loader.step // STEPS}: loss {value:.4f}")
 correct = 0
-for batch in worker.Loader(Digits("test"), mesh, BATCH, epochs=1, tail="pad"):
+for batch in hostmesh.Loader(Digits("test"), mesh, BATCH, epochs=1, tail="pad"):
     is_correct = predict(params, batch["image"]).argmax(axis=1) == batch["label"]
     correct += int((is_correct & batch["mask"]).sum())
 if jax.process_index() == 0:

@@ -1,3 +1,1 @@
 """The half of hostmesh that runs on your machine: from a list of hosts to a verdict."""
-
-__version__ = "0.1.0"

@@ -6,11 +6,19 @@ import importlib.util
 import json
 import marshal
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib.machinery import SourceFileLoader
 from pathlib import Path, PurePosixPath
 
-ROOT = Path(__file__).parent.parent
+PACKAGE = Path(__file__).parent.parent
+OF_THE_AGENT = (
+    "__init__.py",
+    "launcher/__init__.py",
+    "launcher/wire.py",
+    "launcher/agent",
+    "worker/__init__.py",
+    "worker/identity.py",
+)
 UNCHECKED_HASH = (1).to_bytes(4, "little")
 
 # What a host's Python is started with: short, and safe in whatever shell a login gives. The rest comes on the stream.
@@ -35,23 +43,31 @@ def agent_command(python: str, env: Mapping[str, str]) -> list[str]:
 
 def pack_agent() -> bytes:
     """The stream's beginning: with this an agent can say hello and look around."""
-    launcher, worker = ROOT / "launcher", ROOT / "worker"
-    sources = {f"launcher/agent/{path.name}": path for path in (launcher / "agent").glob("*.py")}
-    sources |= {f"launcher/{name}": launcher / name for name in ("__init__.py", "wire.py")}
-    sources |= {f"worker/{name}": worker / name for name in ("__init__.py", "identity.py")}
-    body = pack(read_sources(sources))
-    source = (launcher / "agent" / "unpack.py").read_bytes() + b"\nbecome_agent()\n"
+    body = pack(read_sources(find_modules(*OF_THE_AGENT)))
+    source = (PACKAGE / "launcher" / "agent" / "unpack.py").read_bytes() + b"\nbecome_agent()\n"
     first = repr(FIRST_LINE % {"size": len(source)}).encode()
     return b"%s\n%s%016x%s" % (first, source, len(body), body)
 
 
 def pack_code() -> bytes:
     """What workers import; beside the package what Python itself looks for, and what it is told to run."""
-    worker = ROOT / "worker"
-    sources = {f"worker/{path.relative_to(worker)}": path for path in worker.rglob("*.py")}
-    sources |= {name: sources.pop(f"worker/{name}") for name in ("sitecustomize.py", "start.py")}
-    data = {f"worker/{path.relative_to(worker)}": path.read_bytes() for path in worker.rglob("*.npz")}
+    sources = find_modules("__init__.py", "worker")
+    sources |= {name: sources.pop(f"hostmesh/worker/process/{name}") for name in ("sitecustomize.py", "start.py")}
+    data = {name: path.read_bytes() for name, path in find_files("worker", "*.npz")}
     return pack({**data, **read_sources(sources)})
+
+
+def find_modules(*parts: str) -> dict[str, Path]:
+    """The named modules of the package and all modules in the named folders: name in the package -> file here."""
+    found: dict[str, Path] = {}
+    for part in parts:
+        found |= {f"hostmesh/{part}": PACKAGE / part} if part.endswith(".py") else dict(find_files(part, "*.py"))
+    return found
+
+
+def find_files(folder: str, pattern: str) -> Iterator[tuple[str, Path]]:
+    for path in (PACKAGE / folder).rglob(pattern):
+        yield f"hostmesh/{path.relative_to(PACKAGE)}", path
 
 
 def read_sources(sources: Mapping[str, Path]) -> dict[str, bytes]:

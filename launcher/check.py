@@ -13,34 +13,34 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher import wire
-from launcher.arriving import redact_arrival
-from launcher.bundle import pack_agent
-from launcher.channel import Channel, Ended, Heard, Stream, close_channels
-from launcher.cluster import Cluster, Job
-from launcher.coordinator import Coordinator
-from launcher.environment import check_environment
-from launcher.errors import EXIT_HOST_LOST
-from launcher.launch import allow_open_files
-from launcher.lines import LineCutter
-from launcher.look import measure_offset
-from launcher.plan import Plan, make_plan
-from launcher.preflight import Finding, Look, draw_table, judge
-from launcher.preparation import default_python, explain_refusal
-from launcher.program import read_code
-from launcher.redact import redact_json, redact_text
-from launcher.remedies import explain_no_agent, find_remedies
-from launcher.run import new_run_id
-from launcher.transports import CLOSE_PATIENCE, open_streams
+from hostmesh.launcher import wire
+from hostmesh.launcher.bundle import pack_agent
+from hostmesh.launcher.cluster.file import BUILT_IN_JOB, Cluster, Job
+from hostmesh.launcher.environment import check_environment
+from hostmesh.launcher.errors import EXIT_HOST_LOST
+from hostmesh.launcher.job import read_code
+from hostmesh.launcher.launch import allow_open_files
+from hostmesh.launcher.output.lines import LineCutter
+from hostmesh.launcher.output.redact import redact_json, redact_text
+from hostmesh.launcher.output.run_folder import new_run_id
+from hostmesh.launcher.plan import Plan, make_plan
+from hostmesh.launcher.preflight.host_reports import measure_offset
+from hostmesh.launcher.preflight.report import Finding, HostReports, draw_table, judge
+from hostmesh.launcher.supervisor.arrivals import redact_arrival
+from hostmesh.launcher.supervisor.channel import Channel, Ended, Heard, Stream, close_channels
+from hostmesh.launcher.supervisor.coordinator import Coordinator
+from hostmesh.launcher.supervisor.remedies import explain_no_agent, find_remedies
+from hostmesh.launcher.supervisor.startup import default_python, explain_refusal
+from hostmesh.launcher.transports import CLOSE_TIMEOUT, open_streams
 
 # A Python on a slow disk may take a minute to answer.
 TIMEOUT = 120.0
-HELLO_PATIENCE = 45.0
+HELLO_TIMEOUT = 45.0
 NOTE_EVERY = 5.0
 
 
 def check_hosts(cluster: Cluster, as_json: bool, runs: Path, timeout: float) -> int:
-    plan = make_plan(cluster, Job(module="worker"))
+    plan = make_plan(cluster, Job(module=BUILT_IN_JOB))
     hidden = tuple(filter(None, (os.environ.get(name) for name in cluster.secrets)))
     check_environment(plan.env)
     allow_open_files(plan)
@@ -64,7 +64,7 @@ def clean(text: str) -> str:
     return "\n".join(LineCutter(colour=False).feed(text.encode("utf-8", "replace") + b"\n"))
 
 
-def as_rows(findings: Sequence[Finding], look: Look) -> list[dict[str, Any]]:
+def as_rows(findings: Sequence[Finding], look: HostReports) -> list[dict[str, Any]]:
     return [{**dataclasses.asdict(finding), "host": look.hosts[finding.host]} for finding in findings]
 
 
@@ -88,7 +88,7 @@ class Checker:
             Channel(number, stream, package, cluster.lease, self._inbox) for number, stream in enumerate(streams)
         ]
 
-    def run(self) -> Look:
+    def run(self) -> HostReports:
         """Every host answers, or cannot be reached, or has had its time."""
         began = noted = time.monotonic()
         while waiting := self._waiting():
@@ -100,7 +100,7 @@ class Checker:
             self._count_out(waiting, now - began)
             self._take_in()
         self._settle_ports()
-        return Look(
+        return HostReports(
             self._hosts,
             self._facts,
             unreachable=self._unreachable,
@@ -112,7 +112,7 @@ class Checker:
         )
 
     def close(self) -> None:
-        close_channels(dict.fromkeys(self._channels, CLOSE_PATIENCE), 2 * CLOSE_PATIENCE)
+        close_channels(dict.fromkeys(self._channels, CLOSE_TIMEOUT), 2 * CLOSE_TIMEOUT)
 
     def _waiting(self) -> list[int]:
         return [host for host in range(len(self._hosts)) if host not in self._unreachable and not self._is_done(host)]
@@ -129,9 +129,9 @@ class Checker:
         for host in waiting:
             if seconds > self._timeout:
                 self._give_up(host, f"within {self._timeout:g} s; --timeout gives it longer")
-            elif seconds > HELLO_PATIENCE and self._channels[host].is_open and host not in self._asked:
+            elif seconds > HELLO_TIMEOUT and self._channels[host].is_open and host not in self._asked:
                 said = redact_arrival(Ended(host, self._channels[host].said), self._hidden).text
-                why = f"has been silent for {HELLO_PATIENCE:g} s"
+                why = f"has been silent for {HELLO_TIMEOUT:g} s"
                 self._lose(host, explain_no_agent(why, said, self._plan.cluster.agent_python))
 
     def _give_up(self, host: int, limit: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import os
 import sys
@@ -11,9 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from launcher import __version__
-from launcher.cluster import METRICS_OF, Cluster, Job, local_cluster, read_cluster
-from launcher.errors import EXIT_INTERRUPTED, HostmeshError, UsageError
+from hostmesh import __version__
+from hostmesh.launcher.cluster.file import METRICS_OF, Cluster, Job, local_cluster, read_cluster
+from hostmesh.launcher.errors import EXIT_INTERRUPTED, HostmeshError, UsageError
 
 USAGE = "launch [options] [SCRIPT.py [ARGS…] | -m MODULE [ARGS…] | -- COMMAND…]"
 EPILOG = """examples:
@@ -26,7 +25,7 @@ EPILOG = """examples:
   launch --hosts cluster_configs/local.yaml          what the file's run: says, else the built-in job
   launch --local 4 --show 0 train.py                 what process 0 prints; logs have everything
   launch --hosts tpu-pod.yaml --dry-run train.py     who would run where, and start nothing
-  launch check --hosts tpu-pod.yaml                  what would keep these hosts from training, and how to mend it
+  launch check --hosts tpu-pod.yaml                  what would keep these hosts from training, and how to fix it
 
 The exit code is 0 only when every process succeeded, else the culprit's (128+n for signal n); 69 when a host was lost,
 75 when the run was preempted and saved, 124 when jax lost a process that still runs, 130 after Ctrl-C, 2 for a bad
@@ -98,7 +97,7 @@ def launch(argv: list[str]) -> int:
 
 
 def hide_secrets(text: str, cluster: Cluster | None) -> str:
-    from launcher.redact import redact_text
+    from hostmesh.launcher.output.redact import redact_text
 
     return redact_text(text, [os.environ.get(name, "") for name in cluster.secrets] if cluster else ())
 
@@ -172,7 +171,7 @@ def build_parser() -> Parser:
     add("--quiet", action="store_true", help="show only what the launcher itself has to say, not what processes print")
     add("--json", action="store_true", help="events (or, with --dry-run, the plan) as JSON on stdout")
     add("--runs", metavar="DIR", type=Path, default=Path("runs"), help="where run folders go (default: ./runs)")
-    whose = "whose reports (worker.report) events.jsonl keeps: of process 0 (the default), or all"
+    whose = "whose reports (hostmesh.report) events.jsonl keeps: of process 0 (the default), or all"
     add("--metrics", choices=METRICS_OF, help=whose)
     add("--version", action="store_true", help="say which hostmesh this is")
     add("--completion", choices=SHELLS, metavar="SHELL", help=f"print completion for a shell: {', '.join(SHELLS)}")
@@ -227,17 +226,6 @@ def without_effect(cluster: Cluster) -> list[str]:
     return [name for name, value in wishes.items() if value]
 
 
-def check_own_worker() -> None:
-    """A PYTHONPATH that leads to another `worker` would break the launcher itself."""
-    found = importlib.util.find_spec("worker")
-    ours = Path(__file__).resolve().parent.parent / "worker" / "__init__.py"
-    # Another file with the same text is the copy that was shipped to a worker which launches something itself.
-    if found is not None and (not found.origin or Path(found.origin).read_bytes() != ours.read_bytes()):
-        raise UsageError(
-            f"{found.origin} would hide hostmesh's own package 'worker'; take it off PYTHONPATH or rename it"
-        )
-
-
 def parse_check(argv: list[str]) -> argparse.Namespace:
     options, unknown = build_check_parser().parse_known_args(argv)
     if unknown:
@@ -247,8 +235,7 @@ def parse_check(argv: list[str]) -> argparse.Namespace:
 
 def check(options: argparse.Namespace, cluster: Cluster) -> int:
     """`launch check`: starts agents, lets them look around, and starts nothing else."""
-    check_own_worker()
-    from launcher.check import TIMEOUT, check_hosts
+    from hostmesh.launcher.check import TIMEOUT, check_hosts
 
     return check_hosts(cluster, options.json, options.runs, options.timeout or TIMEOUT)
 
@@ -256,7 +243,7 @@ def check(options: argparse.Namespace, cluster: Cluster) -> int:
 def build_check_parser() -> Parser:
     parser = Parser(
         prog="launch check",
-        description="Look at every host of a cluster: a table of host × check, and how to mend each failure.",
+        description="Look at every host of a cluster: a table of host × check, and how to fix each failure.",
         epilog="The exit code is 0 when the hosts can train, 1 when one cannot, 69 when one cannot be reached.",
         allow_abbrev=False,
     )
@@ -274,7 +261,7 @@ def build_check_parser() -> Parser:
 
 def say_version() -> str:
     """Of a checkout also where it stands."""
-    from launcher.checkout import find_checkout
+    from hostmesh.launcher.output.checkout import find_checkout
 
     root = Path(__file__).resolve().parent.parent
     found = find_checkout(root, timeout=2.0) if (root / ".git").exists() else None
@@ -283,7 +270,7 @@ def say_version() -> str:
 
 
 def complete(shell: str) -> str:
-    from launcher.completion import complete
+    from hostmesh.launcher.completion import complete
 
     return complete(shell, build_parser(), {"check": build_check_parser()})
 
@@ -291,11 +278,10 @@ def complete(shell: str) -> str:
 def start(
     options: argparse.Namespace, cluster: Cluster, given: Job | None, job_options: list[str], argv: list[str]
 ) -> int:
-    check_own_worker()
-    from launcher.local_devices import find_local_gpus
-    from launcher.plan import make_plan, plan_json, plan_table
-    from launcher.program import check_job, pick_job, place_job
-    from launcher.view import choose_view
+    from hostmesh.launcher.accelerators import find_local_gpus
+    from hostmesh.launcher.job import check_job, pick_job, place_job
+    from hostmesh.launcher.output.view import choose_view
+    from hostmesh.launcher.plan import make_plan, plan_json, plan_table
 
     job = place_job(pick_job(given, cluster, job_options), cluster, Path.cwd())
     if cluster.transport == "local":
@@ -308,6 +294,6 @@ def start(
         return 0
     for setting in without_effect(cluster):
         print(f"launch: {setting} is read and checked, but has no effect yet", file=sys.stderr)
-    from launcher.launch import launch_plan
+    from hostmesh.launcher.launch import launch_plan
 
     return launch_plan(plan, options.runs, options.json, view, ["launch", *argv])

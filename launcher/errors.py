@@ -33,6 +33,6 @@ class ClusterError(UsageError):
 
 
 class Unreachable(HostmeshError):
-    """One host's: what was found, and how to mend it."""
+    """One host's: what was found, and how to fix it."""
 
     exit_code = EXIT_HOST_LOST

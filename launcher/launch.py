@@ -10,20 +10,20 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from launcher.cluster import Cluster
-from launcher.environment import check_environment
-from launcher.errors import UsageError
-from launcher.plan import Plan
-from launcher.provenance import Provenance
-from launcher.run import Run
-from launcher.stdin import Stdin
-from launcher.transports import open_streams
+from hostmesh.launcher.cluster.file import Cluster
+from hostmesh.launcher.environment import check_environment
+from hostmesh.launcher.errors import UsageError
+from hostmesh.launcher.output.provenance import Provenance
+from hostmesh.launcher.output.run_folder import Run
+from hostmesh.launcher.plan import Plan
+from hostmesh.launcher.transports import open_streams
+from hostmesh.launcher.transports.stdin import Stdin
 
 if TYPE_CHECKING:
-    from launcher.supervisor import Supervisor
-    from launcher.tree import Tree
-    from launcher.verdict import Verdict
-    from launcher.view import View
+    from hostmesh.launcher.output.view import View
+    from hostmesh.launcher.supervisor.loop import Supervisor
+    from hostmesh.launcher.supervisor.verdict import Verdict
+    from hostmesh.launcher.sync.tree import Tree
 
 # A suspended launcher would fall silent, and its agents end the run: SIGTSTP only gets an answer.
 HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGTSTP)
@@ -44,10 +44,10 @@ def launch_plan(plan: Plan, runs: Path, as_json: bool, view: View, command: list
     stdin = Stdin(plan)
     streams = open_streams(plan.cluster, run.id, stdin.fd)
     # After the agents' Pythons have begun to start: they come up while this one imports the rest.
-    from launcher.bundle import pack_agent, pack_code
-    from launcher.events import EventLog
-    from launcher.screen import Screen, use_colour
-    from launcher.supervisor import Supervisor
+    from hostmesh.launcher.bundle import pack_agent, pack_code
+    from hostmesh.launcher.output.events import EventLog
+    from hostmesh.launcher.output.screen import Screen, use_colour
+    from hostmesh.launcher.supervisor.loop import Supervisor
 
     out = sys.stderr if as_json else sys.stdout
     screen = Screen(out, use_colour(out, os.environ), sys.stderr, tuple(secrets.values()), *view)
@@ -77,7 +77,7 @@ def launch_plan(plan: Plan, runs: Path, as_json: bool, view: View, command: list
 
 def read_checked_code(plan: Plan, runs: Path) -> Tree | None:
     """What travels to the hosts, read before any of them is bothered."""
-    from launcher.program import check_is_synced, read_code
+    from hostmesh.launcher.job import check_is_synced, read_code
 
     tree = read_code(plan.cluster, runs)
     if tree is not None:

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from launcher.cluster import Cluster, Host, Job
-from launcher.errors import UsageError
-from launcher.local_devices import GPU_PLATFORMS, NUM_CPU_DEVICES, PLATFORMS, VISIBLE_GPUS, LocalGpus
-from worker.identity import METRICS, Identity
+from hostmesh.launcher.accelerators import GPU_PLATFORMS, NUM_CPU_DEVICES, PLATFORMS, VISIBLE_GPUS, LocalGpus
+from hostmesh.launcher.cluster.file import Cluster, Host, Job
+from hostmesh.launcher.errors import UsageError
+from hostmesh.worker.identity import METRICS, Identity
 
 
 @dataclass(frozen=True)

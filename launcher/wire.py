@@ -12,8 +12,8 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 MAGIC = b"\x00hostmesh-agent-1\n"
 LENGTHS = struct.Struct(">II")
-LONGEST_PART = 64 << 20
-LONGEST_NOISE = 1 << 20
+MAX_PART = 64 << 20
+MAX_NOISE = 1 << 20
 # As much as an agent sends of what a process wrote last.
 TAIL_LENGTH = 16 << 10
 HEAD_LENGTH = 4 << 10
@@ -32,7 +32,7 @@ class Lease(NamedTuple):
     seconds: float
 
 
-class Prepare(NamedTuple):
+class PrepareWorkers(NamedTuple):
     """Check what the workers need and, when warm, start the nursery; answered by Ready or Refused."""
 
     python: str
@@ -43,19 +43,19 @@ class Prepare(NamedTuple):
 
 
 class Code(NamedTuple):
-    """What workers import (see launcher/bundle.py); comes before Prepare."""
+    """What workers import (see launcher/bundle.py); comes before PrepareWorkers."""
 
     data: bytes = b""
 
 
 class Sync(NamedTuple):
-    """Make `workdir` hold the tree that `data` lists (see launcher/tree.py); answered by Wanted or Refused."""
+    """Make `workdir` hold the tree that `data` lists (launcher/sync/tree.py); answered by FilesNeeded or Refused."""
 
     workdir: str
     data: bytes = b""
 
 
-class Piece(NamedTuple):
+class FileChunk(NamedTuple):
     """Some bytes (compressed) of the tree's entry `number`; after the last wanted one Synced or Refused comes."""
 
     number: int
@@ -63,14 +63,14 @@ class Piece(NamedTuple):
     data: bytes = b""
 
 
-class Leave(NamedTuple):
+class SkipFile(NamedTuple):
     """Do without the tree's entry `number`, some of which may have come: what was listed is not to be had any more."""
 
     number: int
 
 
-class Setup(NamedTuple):
-    """Run commands in `workdir`, unless they succeeded there before under this `key`; answered by SetUp or Refused."""
+class RunSetup(NamedTuple):
+    """Run commands in `workdir`, unless they succeeded there under this `key`; answered by SetupDone or Refused."""
 
     commands: List[str]
     key: str
@@ -140,13 +140,13 @@ class Hello(NamedTuple):
     addresses: List[str]
 
 
-class Wanted(NamedTuple):
+class FilesNeeded(NamedTuple):
     """Which entries of the tree the host does not have yet."""
 
     numbers: List[int]
 
 
-class Taken(NamedTuple):
+class BytesStored(NamedTuple):
     """So many more bytes of pieces are on the host's disk, and as many may be sent."""
 
     size: int
@@ -161,7 +161,7 @@ class SetupOutput(NamedTuple):
     data: bytes = b""
 
 
-class SetUp(NamedTuple):
+class SetupDone(NamedTuple):
     """`ran` is False when the same commands had succeeded before."""
 
     ran: bool
@@ -211,7 +211,7 @@ class Output(NamedTuple):
 class Exited(NamedTuple):
     """`code` is negative for a signal; `data` holds the last bytes the process wrote.
 
-    `at` is the host's clock; it is `ahead` of the launcher's by no more than that (see launcher/clocks.py).
+    `at` is the host's clock; it is `ahead` of the launcher's by no more than that (see launcher/supervisor/clocks.py).
     """
 
     process_id: int
@@ -256,8 +256,36 @@ class Beat(NamedTuple):
 KINDS: Dict[str, Any] = {
     kind.__name__: kind
     for kind in (
-        *(Lease, Code, Sync, Piece, Leave, Setup, Inspect, Prepare, Reserve, Reach, Spawn, Signal, Acknowledge, Stop),
-        *(Beat, Hello, Wanted, Taken, Synced, SetupOutput, SetUp, Inspected, Ready, Refused, Reserved, Reached),
+        *(
+            Lease,
+            Code,
+            Sync,
+            FileChunk,
+            SkipFile,
+            RunSetup,
+            Inspect,
+            PrepareWorkers,
+            Reserve,
+            Reach,
+            Spawn,
+            Signal,
+            Acknowledge,
+            Stop,
+        ),
+        *(
+            Beat,
+            Hello,
+            FilesNeeded,
+            BytesStored,
+            Synced,
+            SetupOutput,
+            SetupDone,
+            Inspected,
+            Ready,
+            Refused,
+            Reserved,
+            Reached,
+        ),
         *(Started, Output, Exited, Drained, Stacks, Fact, Bye),
     )
 }
@@ -291,7 +319,7 @@ class Decoder:
         start = self._buffer.find(MAGIC)
         if start < 0:
             self.noise = _keep_ends(self._buffer)
-            if len(self._buffer) > LONGEST_NOISE:
+            if len(self._buffer) > MAX_NOISE:
                 raise WireError("the host printed 1 MiB and no agent answered")
             return False
         self._waiting_for_magic = False
@@ -302,7 +330,7 @@ class Decoder:
         if len(self._buffer) < LENGTHS.size:
             return None
         head_length, data_length = LENGTHS.unpack_from(self._buffer)
-        if max(head_length, data_length) > LONGEST_PART:
+        if max(head_length, data_length) > MAX_PART:
             raise WireError(f"a frame of {head_length} + {data_length} bytes")
         middle = LENGTHS.size + head_length
         end = middle + data_length

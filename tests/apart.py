@@ -9,7 +9,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 NOBODY = 65534
-PATIENCE = 60.0
+TIMEOUT = 60.0
 
 
 def call_apart(act: Callable[..., Any], *args: Any) -> Any:
@@ -41,9 +41,9 @@ def _call(act: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Any, str | No
     process.start()
     theirs.close()
     try:
-        assert ours.poll(PATIENCE), f"{act.__name__} did not return within {PATIENCE:g} s"
+        assert ours.poll(TIMEOUT), f"{act.__name__} did not return within {TIMEOUT:g} s"
         answer: tuple[Any, str | None] = ours.recv()
-        process.join(PATIENCE)
+        process.join(TIMEOUT)
     finally:
         process.kill()
         process.join()

@@ -18,7 +18,7 @@ import pytest
 
 REPO = Path(__file__).parent.parent
 # As the installed command does, without the current folder on the path.
-LAUNCH = [sys.executable, "-P", "-c", "from launcher.cli import main; main()"]
+LAUNCH = [sys.executable, "-P", "-c", "from hostmesh.launcher.cli import main; main()"]
 
 
 # Four devices for the tests that use jax in their own process; runs of `launch` start without these.
@@ -122,7 +122,7 @@ class LiveRun:
 
 def clean_env(extra: dict[str, str] | None = None) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(OURS)}
-    return {**kept, "PYTHONPATH": str(REPO), **(extra or {})}
+    return {**kept, "PYTHONPATH": str(REPO / "src"), **(extra or {})}
 
 
 def processes_of(run_id: str) -> set[int]:

@@ -123,8 +123,9 @@ class LauncherMachine:
     """Its folder is the test's own: what it writes there can be read when it has no network any more."""
 
     LAUNCH = (
-        "cd /work && export PYTHONPATH=/repo PYTHONDONTWRITEBYTECODE=1 && "
-        "/opt/venv/bin/python -P -c 'from launcher.cli import main; main()' --show all --hosts cluster.yaml script.py "
+        "cd /work && export PYTHONPATH=/repo/src PYTHONDONTWRITEBYTECODE=1 && "
+        "/opt/venv/bin/python -P -c 'from hostmesh.launcher.cli import main; main()' "
+        "--show all --hosts cluster.yaml script.py "
         "> stderr-said 2>&1; echo $? > stderr-code"
     )
 

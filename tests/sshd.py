@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from launcher.cluster import Host, Ssh
+from hostmesh.launcher.cluster.file import Host, Ssh
 
 SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
 needs_sshd = pytest.mark.skipif(SSHD is None, reason="sshd is not installed")
-START_PATIENCE = 10.0
+START_TIMEOUT = 10.0
 
 
 def make_key(path: Path, kind: str = "ed25519", passphrase: str = "") -> Path:
@@ -83,7 +83,7 @@ class Sshd:
         listens = threading.Event()
         self._reader = threading.Thread(target=self._read, args=(listens,), daemon=True)
         self._reader.start()
-        listens.wait(START_PATIENCE)
+        listens.wait(START_TIMEOUT)
         return self._process.poll() is None
 
     @property

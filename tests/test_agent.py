@@ -16,12 +16,12 @@ import pytest
 from conftest import await_true, is_alive
 from hung_disk import hung_disk
 
-from launcher import wire
-from launcher.agent import hunt
-from launcher.bundle import pack_agent
-from launcher.channel import Channel, Ended, Heard
-from launcher.run import new_run_id
-from launcher.transports.local import LocalStream
+from hostmesh.launcher import wire
+from hostmesh.launcher.agent import process_tree
+from hostmesh.launcher.bundle import pack_agent
+from hostmesh.launcher.output.run_folder import new_run_id
+from hostmesh.launcher.supervisor.channel import Channel, Ended, Heard
+from hostmesh.launcher.transports.local import LocalStream
 
 Event = TypeVar("Event")
 
@@ -38,7 +38,7 @@ class Talk:
     ) -> None:
         self.inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.mark = f"{run_id or new_run_id()}.0"
-        self.channel = Channel(0, stream(python, {hunt.MARK: self.mark}), pack_agent(), lease, self.inbox)
+        self.channel = Channel(0, stream(python, {process_tree.MARK: self.mark}), pack_agent(), lease, self.inbox)
 
     def hear(self, kind: type[Event], timeout: float = 20) -> Event:
         deadline = time.monotonic() + timeout
@@ -54,7 +54,7 @@ class Talk:
 
     def prepare(self, **changes: Any) -> None:
         settings = {"python": sys.executable, "workdir": None, "env": {}, "warm": False, "preload": []}
-        self.channel.send(wire.Prepare(**{**settings, **changes}))
+        self.channel.send(wire.PrepareWorkers(**{**settings, **changes}))
 
 
 @pytest.fixture
@@ -272,7 +272,7 @@ def test_what_matters_overtakes_a_backlog_of_output(
     agent.hear(wire.Ready)
     flood = f"yes 0123456789 | head -c 20000000; touch {tmp_path}/printed; sleep 1000"
     if source == "setup":
-        agent.channel.send(wire.Setup([flood], "key", str(tmp_path), {}))
+        agent.channel.send(wire.RunSetup([flood], "key", str(tmp_path), {}))
     else:
         agent.channel.send(wire.Spawn(0, {}, ["sh", "-c", flood], False))
     await_true((tmp_path / "printed").exists, 20, "the flood not to wait for the link")
@@ -287,7 +287,7 @@ def test_what_matters_overtakes_a_backlog_of_output(
 def test_facts_beyond_what_the_agent_takes_are_dropped_and_counted(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from worker import facts
+    from hostmesh.worker.process import facts
 
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as deaf:
         deaf.bind(str(tmp_path / "facts"))
@@ -303,4 +303,4 @@ def test_facts_beyond_what_the_agent_takes_are_dropped_and_counted(
 
 
 def test_the_process_id_of_the_caller_is_never_hunted() -> None:
-    assert os.getpid() not in hunt.find_all("no-such-run.0", os.getppid())
+    assert os.getpid() not in process_tree.find_all("no-such-run.0", os.getppid())

@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 from conftest import LAUNCH, Launch, Script, clean_env
 
-from worker.agree import exchange, name_processes, require_same, share_failure
-from worker.errors import DataError
+from hostmesh.worker.coordination import exchange, name_processes, require_same, share_failure
+from hostmesh.worker.errors import DataError
 
 # One run of three processes holds all meetings; each process prints what it learnt as one line of JSON.
 MEETINGS = """
 import json, time
 import jax
 from jax._src import distributed
-from worker.agree import exchange, require_same, share_failure
-from worker.errors import DataError
+from hostmesh.worker.coordination import exchange, require_same, share_failure
+from hostmesh.worker.errors import DataError
 
 jax.distributed.initialize()
 me = jax.process_index()
@@ -50,9 +50,9 @@ note("one fails", lambda: open_source(torn=True))
 if me == 1:
     # Comes only when the others have given up.
     client.blocking_key_value_get("gave up", 20_000)
-    note("late", lambda: exchange("arrive", me, patience=20))
+    note("late", lambda: exchange("arrive", me, timeout=20))
 else:
-    note("late", lambda: exchange("arrive", me, patience=0.3))
+    note("late", lambda: exchange("arrive", me, timeout=0.3))
     client.key_value_set("gave up", "", allow_overwrite=True)
 found["after"] = exchange("arrive", me)
 print(json.dumps(found))
@@ -120,7 +120,7 @@ def test_a_failing_process_waits_for_nobody(launch: Launch, script: Script) -> N
     """The others never come to the meeting; the launcher ends them once the failure is known."""
     text = """
 import jax, signal
-from worker.agree import share_failure
+from hostmesh.worker.coordination import share_failure
 jax.distributed.initialize()
 with share_failure("open the source"):
     if jax.process_index() == 1:

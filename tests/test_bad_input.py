@@ -13,10 +13,10 @@ import pytest
 from apart import drop_rights, fail_apart
 from conftest import LAUNCH, Launch, Script, clean_env
 
-from launcher.cli import JOB_OPTIONS
-from launcher.cluster import Job
-from launcher.program import check_job
-from worker.settings import make_parser
+from hostmesh.launcher.cli import JOB_OPTIONS
+from hostmesh.launcher.cluster.file import Job
+from hostmesh.launcher.job import check_job
+from hostmesh.worker.job.settings import make_parser
 
 
 def cluster(text: str) -> str:
@@ -137,7 +137,7 @@ def test_a_read_only_runs_folder(open_folder: Path) -> None:
     script.write_text("open('started', 'w')")
     become_somebody = "os.setuid(65534)" if os.getuid() == 0 else "pass"
     code = (
-        "import os, sys\nimport launcher.cli as cli, launcher.launch, launcher.plan, launcher.program\n"
+        "import os, sys\nfrom hostmesh.launcher import cli, job, launch, plan\n"
         f"cli.build_parser()\n{become_somebody}\nsys.exit(cli.launch(sys.argv[1:]))\n"
     )
     command = [sys.executable, "-P", "-c", code, "--runs", str(runs), "--local", "2", str(script)]
@@ -168,7 +168,7 @@ def test_a_job_option_for_what_the_cluster_file_runs(launch: Launch, script: Scr
     assert not (tmp_path / "started").exists()
 
 
-@pytest.mark.parametrize("name", ["worker.py", "launcher/__init__.py", "worker/__init__.py", "launcher.py"])
+@pytest.mark.parametrize("name", ["hostmesh.py", "hostmesh/__init__.py"])
 def test_a_users_module_that_would_hide_ours(launch: Launch, script: Script, name: str) -> None:
     script("pass", name)
     for what in ([script("pass")], ["-m", "script"], []):
@@ -177,11 +177,13 @@ def test_a_users_module_that_would_hide_ours(launch: Launch, script: Script, nam
         assert f"{name} would hide hostmesh's own package" in done.stderr
 
 
-def test_a_module_on_the_python_path_that_hides_ours(launch: Launch, script: Script, tmp_path: Path) -> None:
-    script("pass", "lib/worker.py")
-    path = os.pathsep.join([str(tmp_path / "lib"), clean_env()["PYTHONPATH"]])
-    done = launch("--local", "2", script("pass"), env={"PYTHONPATH": path})
-    assert done.returncode == 2 and "would hide hostmesh's own package 'worker'" in done.stderr
+@pytest.mark.parametrize("how", [[], ["--cold"]], ids=["warm", "cold"])
+def test_a_users_worker_and_launcher_are_theirs(launch: Launch, script: Script, tmp_path: Path, how: list[str]) -> None:
+    script("NAME = 'their worker'", "worker.py")
+    script("NAME = 'their launcher'", "launcher/__init__.py")
+    name = script("import hostmesh, launcher, worker\nhostmesh.join()\nprint(worker.NAME, launcher.NAME)")
+    done = launch("--local", "2", *how, name, env={"PYTHONPATH": f"{tmp_path}:{clean_env()['PYTHONPATH']}"})
+    assert done.returncode == 0 and done.stdout.count("their worker their launcher") == 2, done.stderr
 
 
 def test_odd_names_are_just_names(launch: Launch, script: Script) -> None:

@@ -115,8 +115,8 @@ def test_initialize_takes_no_longer_than_the_script_says(start: Start, script: S
 def shipped(tmp_path: Path) -> Path:
     """The folder that an agent puts first on PYTHONPATH."""
     folder = tmp_path / "code"
-    shutil.copytree(REPO / "worker", folder / "worker", ignore=shutil.ignore_patterns("__pycache__"))
-    (folder / "worker" / "sitecustomize.py").rename(folder / "sitecustomize.py")
+    shutil.copytree(REPO / "src", folder, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info", "launcher"))
+    (folder / "hostmesh" / "worker" / "process" / "sitecustomize.py").rename(folder / "sitecustomize.py")
     return folder
 
 
@@ -130,7 +130,7 @@ def run_below(folder: Path, text: str, *path: Path, **env: str) -> subprocess.Co
 def test_the_sitecustomize_that_ours_hides_is_run(shipped: Path, tmp_path: Path) -> None:
     (tmp_path / "theirs").mkdir()
     (tmp_path / "theirs" / "sitecustomize.py").write_text("import sys\nsys.path.append('added')\nMARK = 5\n")
-    show = "import sys, sitecustomize\nprint(sitecustomize.MARK, sys.path[-1], 'worker' in sys.modules)\n"
+    show = "import sys, sitecustomize\nprint(sitecustomize.MARK, sys.path[-1], 'hostmesh' in sys.modules)\n"
     done = run_below(tmp_path, show, shipped, tmp_path / "theirs")
     assert done.stdout == "5 added False\n" and not done.stderr
     (tmp_path / "theirs" / "sitecustomize.py").write_text("import no_such_module_at_all\n")
@@ -139,8 +139,8 @@ def test_the_sitecustomize_that_ours_hides_is_run(shipped: Path, tmp_path: Path)
     assert run_below(tmp_path, "print(1)", shipped, tmp_path / "theirs").stderr == plain.stderr
 
 
-def test_a_worker_package_of_the_programs_own_is_left_alone(shipped: Path, tmp_path: Path) -> None:
-    (tmp_path / "worker.py").write_text("print('their worker')\n")
+def test_a_hostmesh_package_of_the_programs_own_is_left_alone(shipped: Path, tmp_path: Path) -> None:
+    (tmp_path / "hostmesh.py").write_text("print('their hostmesh')\n")
     (tmp_path / "jax.py").write_text("print('their jax')\n")
     done = run_below(tmp_path, "import jax\n", shipped)
     assert done.stdout == "their jax\n" and not done.stderr

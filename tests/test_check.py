@@ -44,8 +44,8 @@ def test_a_host_that_is_connected_and_never_finishes_has_its_time(
     done = launch("check", "--hosts", cluster(hosts=hosts), "--timeout", "10", "--json", timeout=60)
     assert done.returncode == 69
     found = findings(done)
-    assert "it is connected, but has not finished looking around within 10 s" in found["b", "reachable"]["found"]
-    assert found["a", "python"]["level"] == "ok" and "--timeout" in found["b", "reachable"]["found"]
+    assert "it is connected, but has not finished looking around within 10 s" in found["b", "reachable"]["message"]
+    assert found["a", "python"]["level"] == "ok" and "--timeout" in found["b", "reachable"]["message"]
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "soon", "nan", "inf"])
@@ -58,7 +58,7 @@ def test_run_folders_are_no_code(cluster: Cluster, launch: Launch, script: Scrip
     file = cluster()
     assert launch("--hosts", file, "--runs", "elsewhere", script("pass")).returncode == 0
     done = launch("check", "--hosts", file, "--runs", "elsewhere", "--json")
-    assert findings(done)["a", "code"]["found"] == "the code is there"
+    assert findings(done)["a", "code"]["message"] == "the code is there"
 
 
 @pytest.mark.parametrize("is_synced", [True, False])
@@ -74,7 +74,7 @@ def test_a_workdir_that_cannot_be_made_is_no_fine_host(
     assert done.returncode == 1
     found = findings(done)["a", "disk"]
     assert found["level"] == "failure"
-    assert ("cannot be written: Not a directory" if is_synced else "found no folder") in found["found"]
+    assert ("cannot be written: Not a directory" if is_synced else "found no folder") in found["message"]
 
 
 def test_ctrl_c_leaves_nothing_behind(
@@ -192,5 +192,5 @@ def test_a_proxy_of_the_hosts_does_not_get_the_coordinator(
     told = [json.loads(line) for line in events.read_text().splitlines()]
     assert {each["host"] for each in told if each["event"] == "proxy bypassed"} == {"a", "b"}
     done = launch("check", "--hosts", file, "--json")
-    assert done.returncode == 0 and "a run adds that to no_proxy" in findings(done)["a", "proxy"]["found"]
+    assert done.returncode == 0 and "a run adds that to no_proxy" in findings(done)["a", "proxy"]["message"]
     assert os.path.exists(tmp_path / "work")

@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 from conftest import Launch, Script, Start, await_true
 
-from worker.checkpoint import Checkpoint
-from worker.checkpoint_folder import CheckpointFolder
-from worker.errors import CheckpointError
+from hostmesh.worker.checkpoint import Checkpoint
+from hostmesh.worker.errors import CheckpointError
+from hostmesh.worker.saving.folder import CheckpointFolder
 
 ABOUT = {"source": "digits:train", "batch_size": 64, "seed": 0}
 
@@ -30,10 +30,10 @@ from typing import Any, NamedTuple
 import jax, numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
-from worker import checkpoint_folder
-from worker.checkpoint import Checkpoint
-from worker.distributed import join
-from worker.errors import CheckpointError
+from hostmesh.worker.saving import folder
+from hostmesh.worker.checkpoint import Checkpoint
+from hostmesh.worker.distributed import join
+from hostmesh.worker.errors import CheckpointError
 
 join()
 me = jax.process_index()
@@ -72,7 +72,7 @@ spread = lambda array: put(array, mesh, spec if array.ndim else P())
 make_key = jax.jit(lambda: jax.random.key(3), out_shardings=NamedSharding(mesh, P()))
 state = {**jax.tree.map(spread, values), "key": make_key(), "epoch": 2, "table": np.arange(5)}
 
-kept = Checkpoint(sys.argv[1], about=ABOUT)
+kept = Checkpoint(sys.argv[1], data_spec=ABOUT)
 restored = kept.restore(state)
 if step == 1:
     assert restored is None
@@ -119,11 +119,11 @@ def test_a_state_goes_bit_for_bit_to_other_processes_devices_and_meshes(
 FOLDERS = (
     BEGIN
     + """
-checkpoint_folder.TOKEN_PATIENCE = 0.2
+folder.TOKEN_TIMEOUT = 0.2
 
 def attempt(folder, **about):
     try:
-        Checkpoint(folder, about={**ABOUT, **about})
+        Checkpoint(folder, data_spec={**ABOUT, **about})
     except Exception as error:
         print(type(error).__name__, error)
     else:
@@ -135,7 +135,7 @@ attempt("a-file/kept")
 attempt("/proc/kept")
 attempt("kept", batch_size=64 + me)
 try:
-    Checkpoint("kept", about=ABOUT).save(1, {"n": jax.numpy.zeros(3)}, 0)
+    Checkpoint("kept", data_spec=ABOUT).save(1, {"n": jax.numpy.zeros(3)}, 0)
 except CheckpointError as error:
     print(error)
 """
@@ -154,7 +154,7 @@ def test_what_not_all_processes_share_is_refused_on_every_one(launch: Launch, sc
             f"CheckpointError {tmp_path}/a-file/kept cannot hold checkpoints: Not a directory ({tmp_path}/a-file/kept)",
             "CheckpointError /proc/kept cannot hold checkpoints: No such file or directory (/proc/kept)",
             "DisagreementError wanted the same on all processes to open the checkpoint; found "
-            "about.batch_size: process 0 has 64, process 1 has 65",
+            "data_spec.batch_size: process 0 has 64, process 1 has 65",
             "['n'] of the state lives on one process, wanted a global array: give it a sharding over the whole mesh",
         ]
     assert os.listdir(tmp_path / "folder-0") == []
@@ -163,7 +163,7 @@ def test_what_not_all_processes_share_is_refused_on_every_one(launch: Launch, sc
 TORN = (
     BEGIN
     + """
-kept = Checkpoint("kept", about=ABOUT)
+kept = Checkpoint("kept", data_spec=ABOUT)
 values = np.random.default_rng(0).standard_normal((1 << 12, 1 << 11), np.float32)
 state = {"w": put(values, make_mesh(2, 1), P("data"))}
 
@@ -216,7 +216,7 @@ def tiny_disk(tmp_path: Path) -> Iterator[Path]:
 FULL = (
     BEGIN
     + """
-kept = Checkpoint("disk/kept", about=ABOUT)
+kept = Checkpoint("disk/kept", data_spec=ABOUT)
 values = np.random.default_rng(0).integers(0, 256, 6 << 20, np.uint8)
 state = {"w": put(values, make_mesh(2, 1), P("data"))}
 if "check" in sys.argv:
@@ -248,18 +248,18 @@ STOP = """
 import os, sys
 from pathlib import Path
 import jax
-from worker.distributed import join
-from worker.preemption import stop_asked, watch_for_stop
+from hostmesh.worker.distributed import join
+from hostmesh.worker.preemption import preemption_requested, handle_preemption
 
 join()
-watch_for_stop()
+handle_preemption()
 me = jax.process_index()
 Path(f"ready-{me}").write_text(str(os.getpid()))
 step = 0
-while not stop_asked(step):
+while not preemption_requested(step):
     step += 1
     jax.numpy.sum(jax.numpy.ones(3)).block_until_ready()
-assert stop_asked(step + 1), "forgotten"
+assert preemption_requested(step + 1), "forgotten"
 Path(f"stopped-{me}").write_text(str(step))
 """
 
@@ -296,14 +296,14 @@ def folder(tmp_path: Path) -> Path:
 
 
 def save_steps(folder: Path, *steps: int, keep: int = 3, about: dict[str, Any] = ABOUT) -> None:
-    kept = Checkpoint(folder, about=about, keep=keep)
+    kept = Checkpoint(folder, data_spec=about, keep=keep)
     for step in steps:
         kept.save(step, make_state(float(step)), 64 * step)
     kept.close()
 
 
 def test_nothing_saved_is_nothing_restored(folder: Path) -> None:
-    kept = Checkpoint(folder, about=ABOUT)
+    kept = Checkpoint(folder, data_spec=ABOUT)
     assert kept.restore(make_state()) is None
     kept.close()
 
@@ -311,7 +311,7 @@ def test_nothing_saved_is_nothing_restored(folder: Path) -> None:
 def test_the_newest_steps_are_kept_in_numeric_order(folder: Path) -> None:
     save_steps(folder, 8, 9, 10, 100, keep=3)
     assert sorted(os.listdir(folder)) == ["10", "100", "9"]
-    kept = Checkpoint(folder, about=ABOUT)
+    kept = Checkpoint(folder, data_spec=ABOUT)
     restored = kept.restore(make_state())
     kept.close()
     assert restored is not None
@@ -320,7 +320,7 @@ def test_the_newest_steps_are_kept_in_numeric_order(folder: Path) -> None:
 
 
 def test_an_old_step_removed_by_hand_is_no_error(folder: Path) -> None:
-    kept = Checkpoint(folder, about=ABOUT, keep=1)
+    kept = Checkpoint(folder, data_spec=ABOUT, keep=1)
     kept.save(1, make_state(), 0)
     kept.wait()
     (folder / "1").rename(folder.parent / "elsewhere")
@@ -330,7 +330,7 @@ def test_an_old_step_removed_by_hand_is_no_error(folder: Path) -> None:
 
 
 def test_a_donated_or_changed_state_is_saved_as_it_was(folder: Path) -> None:
-    kept = Checkpoint(folder, about=ABOUT)
+    kept = Checkpoint(folder, data_spec=ABOUT)
     update = jax.jit(lambda array: array * 0 - 1, donate_argnums=0)
     state = {"w": jnp.ones((2048, 1024)), "host": np.ones(1 << 20)}
     for step in (1, 2, 3):
@@ -347,9 +347,9 @@ def test_a_step_about_other_data_is_refused(folder: Path) -> None:
     save_steps(folder, 5)
     other = {"source": "digits:train", "batch_size": 128, "tail": "pad"}
     with pytest.raises(CheckpointError) as caught:
-        Checkpoint(folder, about=other).restore(make_state())
+        Checkpoint(folder, data_spec=other).restore(make_state())
     assert str(caught.value) == (
-        f"step 5 in {folder} was saved about other data: batch_size: found 64, wanted 128; "
+        f"step 5 in {folder} was saved with other data: batch_size: found 64, wanted 128; "
         "tail: found none, wanted pad; seed: found 0, wanted none; "
         "use the old values, or another folder (--checkpoint-dir), or take its state alone: "
         "restore(like, weights_only=True)"
@@ -370,16 +370,16 @@ def test_a_step_with_another_state_is_refused_by_its_leaf(
 ) -> None:
     save_steps(folder, 5)
     with pytest.raises(CheckpointError) as caught:
-        Checkpoint(folder, about=ABOUT).restore({**make_state(), **change})
+        Checkpoint(folder, data_spec=ABOUT).restore({**make_state(), **change})
     assert f"step 5 in {folder} holds another state: " in str(caught.value) and difference in str(caught.value)
 
 
 def test_weights_alone_go_on_with_other_data_also_in_part(folder: Path) -> None:
     """Beside a program that owns the folder, which this one neither waits for nor changes."""
-    kept = Checkpoint(folder, about=ABOUT)
+    kept = Checkpoint(folder, data_spec=ABOUT)
     kept.save(5, make_state(5.0), 320)
     kept.wait()
-    reading = Checkpoint(folder, about={"batch_size": 1}, read_only=True)
+    reading = Checkpoint(folder, data_spec={"batch_size": 1}, read_only=True)
     whole = reading.restore(make_state(), weights_only=True)
     assert (
         isinstance(whole["params"], Pair) and (whole["params"].w == 5).all() and (whole["step"] == np.arange(3)).all()
@@ -390,7 +390,7 @@ def test_weights_alone_go_on_with_other_data_also_in_part(folder: Path) -> None:
         CheckpointError, match=r"holds another state: params/w: found float32\[4,2\], wanted float32\[2\]"
     ):
         reading.restore({"params": {"w": jnp.zeros(2)}}, weights_only=True)
-    with pytest.raises(CheckpointError, match="was saved about other data: batch_size"):
+    with pytest.raises(CheckpointError, match="was saved with other data: batch_size"):
         reading.restore(make_state())
     with pytest.raises(CheckpointError, match="opened with read_only=True"):
         reading.save(6, make_state(), 0)
@@ -403,16 +403,16 @@ def test_weights_alone_go_on_with_other_data_also_in_part(folder: Path) -> None:
 
 def test_a_folder_that_is_only_read_is_not_made(folder: Path) -> None:
     with pytest.raises(CheckpointError, match=f"{folder} cannot be read: No such file or directory"):
-        Checkpoint(folder, about=ABOUT, read_only=True)
+        Checkpoint(folder, data_spec=ABOUT, read_only=True)
     assert not folder.exists()
 
 
 def test_a_program_may_open_its_own_folder_twice(folder: Path) -> None:
     """A save that is still being written is no leftover then."""
-    first = Checkpoint(folder, about=ABOUT)
+    first = Checkpoint(folder, data_spec=ABOUT)
     state = {"w": jnp.ones((2048, 1024))}
     first.save(1, state, 1)
-    second = Checkpoint(folder, about=ABOUT)
+    second = Checkpoint(folder, data_spec=ABOUT)
     first.close()
     assert (folder / "1").exists() and (folder / ".owner-1").exists()
     second.close()
@@ -420,7 +420,7 @@ def test_a_program_may_open_its_own_folder_twice(folder: Path) -> None:
 
 
 def test_who_lost_the_folder_fails_at_the_next_save_and_writes_nothing(folder: Path) -> None:
-    kept = Checkpoint(folder, about=ABOUT)
+    kept = Checkpoint(folder, data_spec=ABOUT)
     kept.save(1, make_state(), 64)
     kept.wait()
     owner = json.loads((folder / ".owner-1").read_text())
@@ -431,7 +431,7 @@ def test_who_lost_the_folder_fails_at_the_next_save_and_writes_nothing(folder: P
 
 
 def test_a_save_that_was_overtaken_half_way_never_gets_its_name(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = Checkpoint(folder, about=ABOUT)
+    kept = Checkpoint(folder, data_spec=ABOUT)
     answers = iter([None, "the folder was taken over"])  # before the save, and when it is complete
     monkeypatch.setattr(CheckpointFolder, "lost", lambda _: next(answers))
     kept.save(1, make_state(), 64)
@@ -444,11 +444,11 @@ def test_a_leaf_without_a_sharding_is_named(folder: Path) -> None:
     save_steps(folder, 5)
     like = {**make_state(), "params": Pair(jax.ShapeDtypeStruct((4, 2), jnp.float32), jnp.zeros(2))}
     with pytest.raises(CheckpointError, match=r"\['params'\].w of the state has no sharding"):
-        Checkpoint(folder, about=ABOUT).restore(like)
+        Checkpoint(folder, data_spec=ABOUT).restore(like)
 
 
 def test_a_damaged_step_is_named_with_the_way_back(folder: Path) -> None:
-    kept = Checkpoint(folder, about=ABOUT)
+    kept = Checkpoint(folder, data_spec=ABOUT)
     state = {"w": jnp.ones(8)}  # one leaf: of two broken reads the second ends when nobody listens, and warns
     kept.save(5, state, 320)
     kept.close()
@@ -456,12 +456,12 @@ def test_a_damaged_step_is_named_with_the_way_back(folder: Path) -> None:
         if file.is_file() and file.parent.name == "d":
             file.write_bytes(b"")
     with pytest.raises(CheckpointError, match=f"step 5 in {folder} cannot be read: .*; remove {folder}/5 to go back"):
-        Checkpoint(folder, about=ABOUT).restore(state)
+        Checkpoint(folder, data_spec=ABOUT).restore(state)
 
 
 def test_the_same_step_again_is_no_error_but_an_older_one_is(folder: Path) -> None:
     save_steps(folder, 5, 5)
-    kept = Checkpoint(folder, about=ABOUT)
+    kept = Checkpoint(folder, data_spec=ABOUT)
     with pytest.raises(CheckpointError, match=f"found step 5 in {folder}, wanted only steps before 3 there"):
         kept.save(3, make_state(), 0)
     assert kept.restore(make_state()) is not None
@@ -472,7 +472,7 @@ def test_the_same_step_again_is_no_error_but_an_older_one_is(folder: Path) -> No
 
 
 def test_a_save_into_a_folder_that_vanished_is_an_error(folder: Path) -> None:
-    kept = Checkpoint(folder, about=ABOUT)
+    kept = Checkpoint(folder, data_spec=ABOUT)
     kept.save(1, make_state(), 0)
     kept.wait()
     folder.rename(folder.with_name("gone"))
@@ -484,9 +484,9 @@ def test_a_save_into_a_folder_that_vanished_is_an_error(folder: Path) -> None:
 
 def test_a_url_is_no_folder() -> None:
     with pytest.raises(CheckpointError, match="found gs://bucket/kept, wanted a folder that every host mounts"):
-        Checkpoint("gs://bucket/kept", about=ABOUT)
+        Checkpoint("gs://bucket/kept", data_spec=ABOUT)
 
 
 def test_at_least_one_step_is_kept(folder: Path) -> None:
     with pytest.raises(ValueError, match="keep wants at least 1 step, found 0"):
-        Checkpoint(folder, about=ABOUT, keep=0)
+        Checkpoint(folder, data_spec=ABOUT, keep=0)

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.cluster import Cluster, Host, Job, Setup, Ssh, Sync, local_cluster, read_cluster
-from launcher.errors import ClusterError, UsageError
+from hostmesh.launcher.cluster.file import Cluster, Host, Job, Setup, Ssh, Sync, local_cluster, read_cluster
+from hostmesh.launcher.errors import ClusterError, UsageError
 
 CONFIGS = Path(__file__).parent.parent / "cluster_configs"
 # `make cluster` writes files there too, for hosts that come and go.
@@ -159,7 +159,7 @@ def test_local_cluster_needs_a_sensible_number(processes: int) -> None:
 
 
 def test_yaml_is_imported_only_to_read_a_file() -> None:
-    code = "import sys, launcher.cluster as c; c.local_cluster(2); sys.exit('yaml' in sys.modules)"
+    code = "import sys, hostmesh.launcher.cluster.file as c; c.local_cluster(2); sys.exit('yaml' in sys.modules)"
     repo = str(CONFIGS.parent)
     assert subprocess.run([sys.executable, "-c", code], cwd=repo, timeout=60).returncode == 0
 

@@ -12,23 +12,23 @@ import pytest
 from array_record.python.array_record_module import ArrayRecordWriter
 from conftest import LAUNCH, clean_env
 
-from worker import comparison, content
-from worker.content import of_arrays, of_files
+from hostmesh.worker.verify import comparison, content
+from hostmesh.worker.verify.content import of_arrays, of_files
 
 pytestmark = pytest.mark.timeout(300)  # the one run of all cases, on a busy machine
 
 # Each process has files of its own; `odd` ones differ in one record, `same` ones are copies. One run has all cases.
 CASES = """
 import threading
-import datasets, jax, numpy as np, worker
-from worker.errors import DisagreementError
+import datasets, jax, numpy as np, hostmesh
+from hostmesh.worker.errors import DisagreementError
 
-worker.join()
-me, mesh = jax.process_index(), worker.make_mesh(data=-1)
+hostmesh.join()
+me, mesh = jax.process_index(), hostmesh.make_mesh(data=-1)
 
 def load(case, source, **options):
     try:
-        for batch in worker.Loader(source, mesh, 20, epochs=1, **options):
+        for batch in hostmesh.Loader(source, mesh, 20, epochs=1, **options):
             pass
     except DisagreementError as error:
         print(case, "|", error)
@@ -44,10 +44,10 @@ load("hugging face", datasets.Dataset.from_dict({"id": odd}))
 load("copies", f"npy:same-{me}.npy")
 load("not asked", f"npy:odd-{me}.npy", verify=False)
 began = threading.active_count()
-loader = worker.Loader("npy:same-0.npy", mesh, 20)
+loader = hostmesh.Loader("npy:same-0.npy", mesh, 20)
 print("one file |", threading.active_count() - began, "threads more")
 try:
-    for batch in worker.Loader(f"npy:other-{me}.npy", mesh, 20):
+    for batch in hostmesh.Loader(f"npy:other-{me}.npy", mesh, 20):
         pass
 except DisagreementError as error:
     print("endless |", str(error).partition(":")[2][:11])
@@ -141,7 +141,7 @@ def test_empty_rows_and_text_have_no_trouble() -> None:
 
 
 def test_of_very_much_every_so_many_pieces_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(content, "MOST", 3 << 20)
+    monkeypatch.setattr(content, "MAX_COUNT", 3 << 20)
     rows = np.zeros((9, 1 << 20), np.uint8)
     wanted = marks({"x": rows})
     for row in range(9):
@@ -175,7 +175,7 @@ def test_only_the_very_same_file_has_the_same_place(tmp_path: Path) -> None:
 def test_a_table_in_other_chunks_has_the_same_marks() -> None:
     import datasets
 
-    from worker.sources import as_source
+    from hostmesh.worker.sources import as_source
 
     values = {"x": np.arange(1000), "pair": np.arange(2000).reshape(-1, 2)}
     whole = datasets.Dataset.from_dict(values)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import pytest
 from jax.experimental import io_callback
 
-from worker.crash import crash_record
+from hostmesh.worker.process.crash import crash_record
 
 LOST = "UNKNOWN: Gloo AllGather failed: [external/gloo/gloo/transport/tcp/pair.cc:538] Connection reset by peer"
 SHAPE = jax.ShapeDtypeStruct((), jnp.int32)

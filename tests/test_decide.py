@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from launcher.preparation import Readiness
-from launcher.supervisor import ASK_TO_STOP, SPAWN, WAIT, State, decide
-from launcher.verdict import NO_CRASH, Failure, Verdict, host_lost, nursery_died, with_remarks
+from hostmesh.launcher.supervisor.loop import ASK_TO_STOP, SPAWN, WAIT, State, decide
+from hostmesh.launcher.supervisor.startup import Readiness
+from hostmesh.launcher.supervisor.verdict import NO_CRASH, Failure, Verdict, host_lost, nursery_died, with_remarks
 
 NOW = 100.0
 OWN = {**NO_CRASH, "type": "ValueError", "message": "no data", "place": "train.py:8 in main"}
@@ -20,7 +20,7 @@ PEER = {
     "place": "train.py:9 in main",
     "lost_peer": True,
 }
-EXPLAINED = {**NO_CRASH, "type": "worker.errors.DataError", "message": "step 3: bad row", "explained": True}
+EXPLAINED = {**NO_CRASH, "type": "hostmesh.worker.errors.DataError", "message": "step 3: bad row", "explained": True}
 EXIT_TWO = {**NO_CRASH, "type": "SystemExit", "message": "2", "place": "job.py:7 in main"}
 GLOO = "[Gloo] Rank 2 is connected to 3 peer ranks. Expected number of connected peer ranks is : 3"
 TERMINATED = "client.h:80] Terminating process because the JAX distributed service detected fatal errors."
@@ -154,7 +154,7 @@ BLAMED = {
     "the first of two aborts where clocks can tell": (
         [failure(1, 99.0, code=-6, give=0.1), failure(0, 99.95, code=-6, give=0.1)], 1
     ),
-    "the first victim when patience is over": ([failure(1, 97, crash=PEER), failure(2, 98, crash=PEER)], 1),
+    "the first victim when its time is over": ([failure(1, 97, crash=PEER), failure(2, 98, crash=PEER)], 1),
     "a failure after somebody was preempted": ([failure(1, 97, code=75), failure(3, 98, crash=OWN)], 3),
     "who was preempted alone, when the others do not follow": ([failure(1, 69, code=75)], 1),
     "who was preempted alone, and not who lost it": ([failure(2, 69, code=75), failure(1, 70, crash=PEER)], 2),

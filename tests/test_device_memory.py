@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from conftest import REPO, clean_env
 
-from worker.device_memory import ALIGNMENT, Memory
+from hostmesh.worker.loading.buffers import ALIGNMENT, Memory
 
 SHAPE = (256, 784)
 
@@ -121,8 +121,8 @@ import ctypes
 import os
 import sys
 import numpy as np
-import worker
-from worker.identity import Identity
+import hostmesh
+from hostmesh.worker.identity import Identity
 
 class Info(ctypes.Structure):
     _fields_ = [(name, ctypes.c_size_t) for name in
@@ -142,10 +142,10 @@ def is_mapped():
 is_mapped()
 if "launched" in sys.argv:
     os.environ.update(Identity("r", 1, "h", 0, 1, 0, "127.0.0.1:1").to_env(), HOSTMESH_PID=str(os.getpid()))
-for batch in worker.Loader({"id": np.arange(64)}, batch_size=8, epochs=1):
+for batch in hostmesh.Loader({"id": np.arange(64)}, batch_size=8, epochs=1):
     pass
 is_mapped()
-worker.keep_freed_memory()
+hostmesh.keep_freed_memory()
 is_mapped()
 """
 

@@ -10,9 +10,9 @@ from threading import Thread
 import pytest
 from docker_cluster import HOSTS, DockerCluster, lend_cluster, start_cluster  # noqa: F401
 
-from launcher.cluster import Host
-from launcher.errors import Unreachable
-from launcher.transports.docker import DockerStream, exec_argv
+from hostmesh.launcher.cluster.file import Host
+from hostmesh.launcher.errors import Unreachable
+from hostmesh.launcher.transports.docker import DockerStream, exec_argv
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def test_an_engine_that_does_not_answer_is_told(stand_in: Path) -> None:
 
 
 def test_an_engine_that_hangs_is_not_waited_for(stand_in: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("launcher.transports.docker.ASK_PATIENCE", 0.2)
+    monkeypatch.setattr("hostmesh.launcher.transports.docker.ASK_TIMEOUT", 0.2)
     stand_in.write_text('#!/bin/sh\n[ "$1" = exec ] && exit 1\nexec /bin/sleep 1000\n')
     stand_in.chmod(0o755)
     assert_unreachable("c-1", "no Docker engine answers .no answer to docker version within 0.2 s")

@@ -9,11 +9,11 @@ from conftest import REPO, Launch, Script
 BEFORE = """
 import sys
 import jax
-import worker
+import hostmesh
 
-worker.join()
-mesh = worker.make_mesh(data=-1)
-loader = worker.Loader("digits:train", mesh, 64, steps=12)
+hostmesh.join()
+mesh = hostmesh.make_mesh(data=-1)
+loader = hostmesh.Loader("digits:train", mesh, 64, steps=12)
 state = jax.device_put(jax.numpy.float32(0), jax.NamedSharding(mesh, jax.P()))
 
 @jax.jit

@@ -22,12 +22,12 @@ import sys
 import jax
 import numpy as np
 
-import worker
+import hostmesh
 
 def use(spec, tail, epochs, start, stop, loading, out):
     model = 2 if jax.device_count() % 2 == 0 else 1
-    mesh = worker.make_mesh(data=-1, model=model, span_processes=True)
-    loader = worker.Loader(spec, mesh, 48, seed=3, epochs=int(epochs), tail=tail, loading=loading)
+    mesh = hostmesh.make_mesh(data=-1, model=model, span_processes=True)
+    loader = hostmesh.Loader(spec, mesh, 48, seed=3, epochs=int(epochs), tail=tail, loading=loading)
     loader.restore(int(start))
     used = []
     for batch in loader:
@@ -42,7 +42,7 @@ def use(spec, tail, epochs, start, stop, loading, out):
     with open(f"{out}.{jax.process_index()}", "w") as file:
         json.dump({"state": loader.state(), "total": len(loader), "used": used}, file)
 
-worker.join()
+hostmesh.join()
 for words in sys.argv[2:]:
     use(sys.argv[1], *words.split())
 """

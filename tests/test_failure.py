@@ -165,8 +165,8 @@ def test_the_same_mistake_everywhere_is_told_once(launch: Launch, script: Script
 
 MISTAKE = """
 import time
-from worker.errors import {error}
-from worker.facts import send_fact
+from hostmesh.worker.errors import {error}
+from hostmesh.worker.process.facts import send_fact
 try:
     1 / 0
 except ZeroDivisionError as cause:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from launcher.agent.flow import FILES, OUTPUT, Limits, Window
+from hostmesh.launcher.agent.flow import FILES, OUTPUT, Limits, Window
 
 
 class Link:

@@ -9,17 +9,17 @@ from pathlib import Path
 from conftest import Launch, Script
 
 TOOLS = """
-import os, subprocess, sys, jax, numpy, worker, worker.errors
+import os, subprocess, sys, jax, numpy, hostmesh, hostmesh.worker.errors
 tools = {
-    "mesh": lambda: worker.make_mesh(data=-1),
-    "loader": lambda: worker.Loader({"x": numpy.arange(8)}, jax.sharding.SingleDeviceSharding(jax.devices()[0]), 4),
-    "checkpoint": lambda: worker.Checkpoint(f"saved-{os.getpid()}", about={}),
+    "mesh": lambda: hostmesh.make_mesh(data=-1),
+    "loader": lambda: hostmesh.Loader({"x": numpy.arange(8)}, jax.sharding.SingleDeviceSharding(jax.devices()[0]), 4),
+    "checkpoint": lambda: hostmesh.Checkpoint(f"saved-{os.getpid()}", data_spec={}),
 }
 for name, make in tools.items():
     try:
         make()
         print("RESULT", sys.argv[-1], name, "made")
-    except worker.errors.WorkerError as error:
+    except hostmesh.worker.errors.WorkerError as error:
         print("RESULT", sys.argv[-1], name, error)
 if sys.argv[-1] == "alone":
     subprocess.run([sys.executable, __file__, "child"], check=True)
@@ -32,7 +32,7 @@ def test_what_needs_all_devices_wants_a_join_first(launch: Launch, script: Scrip
     for name in ("mesh", "loader", "checkpoint"):
         assert done.stdout.count(f"RESULT child {name} made") == 2
         told = [line for line in done.stdout.splitlines() if f"RESULT alone {name}" in line]
-        assert len(told) == 2 and all("of 2 alone" in line and "worker.join()" in line for line in told), told
+        assert len(told) == 2 and all("of 2 alone" in line and "hostmesh.join()" in line for line in told), told
 
 
 def test_what_one_process_makes_alone_is_fine(launch: Launch, script: Script) -> None:

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from conftest import Launch, Script, Start
 
-from launcher.events import EventLog
-from launcher.logs import LONGEST_SPILL, ProcessLog
-from launcher.run import Run
+from hostmesh.launcher.output.events import EventLog
+from hostmesh.launcher.output.logs import MAX_SPILL, ProcessLog
+from hostmesh.launcher.output.run_folder import Run
 
 CULPRIT = """
 import os, time
@@ -107,7 +107,7 @@ def test_what_a_stalled_screen_does_not_take_stays_bounded(tmp_path: Path) -> No
     log = ProcessLog(tmp_path / "missing" / "log", [])
     for _ in range(100):
         log.write(bytes(64 << 10))
-    assert log.dropped == 100 * (64 << 10) and log.reach == LONGEST_SPILL
+    assert log.dropped == 100 * (64 << 10) and log.reach == MAX_SPILL
 
 
 def test_events_go_on_after_a_disk_had_no_room(tmp_path: Path) -> None:

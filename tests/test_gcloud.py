@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from conftest import Launch, await_true, clean_env, is_alive
 
-from launcher.cluster import Host, Ssh, read_cluster
-from launcher.errors import ClusterError, UsageError
-from launcher.gcloud import Endpoint, TpuPod, find_endpoints
+from hostmesh.launcher.cluster.file import Host, Ssh, read_cluster
+from hostmesh.launcher.cluster.gcloud import Endpoint, TpuPod, find_endpoints
+from hostmesh.launcher.errors import ClusterError, UsageError
 
 CONFIGS = Path(__file__).parent.parent / "cluster_configs"
 FILE = "hosts: {gcloud: {tpu: v5e-16, zone: us-west4-a}}\npython: /opt/py\n"
@@ -99,9 +99,9 @@ def problems(text: str = FILE) -> list[str]:
     return [problem.removeprefix("cluster.yaml:") for problem in caught.value.problems]
 
 
-def problem_of_pod(pod: TpuPod = POD, patience: float = 60) -> str:
+def problem_of_pod(pod: TpuPod = POD, timeout: float = 60) -> str:
     with pytest.raises(UsageError) as caught:
-        find_endpoints(pod, patience)
+        find_endpoints(pod, timeout)
     return str(caught.value)
 
 
@@ -258,7 +258,7 @@ def test_a_gcloud_that_fails_silently_is_named(gcloud: Gcloud) -> None:
 def test_a_gcloud_that_hangs_is_ended_with_all_it_started(gcloud: Gcloud) -> None:
     gcloud("child = os.fork()\nif child: open('pid', 'w').write(str(child))\ntime.sleep(600)")
     began = time.monotonic()
-    said = problem_of_pod(patience=2)
+    said = problem_of_pod(timeout=2)
     assert time.monotonic() - began < 20
     command = "gcloud compute tpus tpu-vm describe v5e-16 --zone=us-west4-a --format=json"
     assert said == f"{POD}: gcloud gave no answer within 2 s; try it yourself: {command}"
@@ -269,7 +269,7 @@ def test_a_gcloud_that_hangs_is_ended_with_all_it_started(gcloud: Gcloud) -> Non
 def test_gcloud_can_ask_nobody_anything(gcloud: Gcloud) -> None:
     """Neither on stdin nor on a terminal: it would wait for an answer behind the launcher's back."""
     gcloud(f"assert sys.stdin.read() == '' and os.getsid(0) == os.getpid()\n{answer()}")
-    ask = f"from launcher.gcloud import *; print(len(find_endpoints({POD!r})))"
+    ask = f"from hostmesh.launcher.cluster.gcloud import *; print(len(find_endpoints({POD!r})))"
     done = subprocess.run(
         [sys.executable, "-c", ask], env=clean_env(), input="y\n", capture_output=True, text=True, timeout=60
     )
@@ -277,7 +277,7 @@ def test_gcloud_can_ask_nobody_anything(gcloud: Gcloud) -> None:
 
 
 @pytest.mark.parametrize(
-    ("state", "mend"),
+    ("state", "fix"),
     [
         ("STOPPED", "start it: gcloud compute tpus tpu-vm start v5e-16 --zone=us-west4-a"),
         ("PREEMPTED", "it is gone; delete it and create it again"),
@@ -285,10 +285,10 @@ def test_gcloud_can_ask_nobody_anything(gcloud: Gcloud) -> None:
         (None, "wait until it is"),
     ],
 )
-def test_a_pod_that_is_not_ready_is_refused(gcloud: Gcloud, state: str | None, mend: str) -> None:
+def test_a_pod_that_is_not_ready_is_refused(gcloud: Gcloud, state: str | None, fix: str) -> None:
     text = json.dumps({**NODE, "state": state})
     gcloud(f"print({text!r})")
-    assert problem_of_pod() == f"{POD}: found state {state}, wanted READY; {mend}"
+    assert problem_of_pod() == f"{POD}: found state {state}, wanted READY; {fix}"
 
 
 def test_hosts_without_external_addresses_are_named(gcloud: Gcloud) -> None:

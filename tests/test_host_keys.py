@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from sshd import fingerprint_of, make_key, public_half
 
-from launcher.errors import Unreachable
-from launcher.transports.host_keys import KnownHosts, fingerprint, name_host
+from hostmesh.launcher.errors import Unreachable
+from hostmesh.launcher.transports.ssh.host_keys import KnownHosts, fingerprint, name_host
 
 KIND = "ssh-ed25519"
 KEY, OTHER = b"\0\0\0\x0bssh-ed25519" + b"k" * 36, b"\0\0\0\x0bssh-ed25519" + b"o" * 36

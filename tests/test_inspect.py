@@ -17,16 +17,16 @@ from typing import Any
 import pytest
 from conftest import await_true, is_alive
 
-from launcher import wire
-from launcher.agent import inspect as inspecting
-from launcher.agent.code_hash import hash_python_files, read_code, read_synced
-from launcher.agent.devices import count_devices, find_holders, find_tpu_lock
-from launcher.agent.inspect import inspect, list_proxies, resolve_all, run_together
-from launcher.agent.prepare import INSPECT_PATIENCE
-from launcher.agent.sync import Incoming
-from launcher.check import TIMEOUT
-from launcher.preflight import Look, judge
-from launcher.tree import read_tree
+from hostmesh.launcher import wire
+from hostmesh.launcher.agent.inspect import host as inspecting
+from hostmesh.launcher.agent.inspect.code_hash import hash_python_files, read_code, read_synced
+from hostmesh.launcher.agent.inspect.devices import count_devices, find_holders, find_tpu_lock
+from hostmesh.launcher.agent.inspect.host import inspect, list_proxies, resolve_all, run_together
+from hostmesh.launcher.agent.startup.duties import INSPECT_TIMEOUT
+from hostmesh.launcher.agent.sync.incoming import Incoming
+from hostmesh.launcher.check import TIMEOUT
+from hostmesh.launcher.preflight.report import HostReports, judge
+from hostmesh.launcher.sync.tree import read_tree
 
 NOBODY = 65534
 
@@ -143,8 +143,8 @@ def test_a_python_that_is_none_is_quoted(tmp_path: Path, program: Callable[..., 
     assert (
         fact["problem"].endswith("is no Python that works: it exited with 3") and fact["said"] == "cannot find libc\n"
     )
-    finding = next(each for each in judge(Look(["a"], {0: {"python": fact}})) if each.check == "python")
-    assert finding.found.endswith("it exited with 3: cannot find libc")
+    finding = next(each for each in judge(HostReports(["a"], {0: {"python": fact}})) if each.check == "python")
+    assert finding.message.endswith("it exited with 3: cannot find libc")
 
 
 def test_a_python_that_hangs_is_given_up_and_killed(
@@ -163,7 +163,7 @@ def test_a_python_that_hangs_is_given_up_and_killed(
 
 def test_all_but_python_ends_in_ten_seconds_whatever_hangs() -> None:
     assert inspecting.NAMES_LIMIT < inspecting.LIMIT < 10
-    assert inspecting.LIMIT + inspecting.PYTHON_LIMIT < INSPECT_PATIENCE < TIMEOUT
+    assert inspecting.LIMIT + inspecting.PYTHON_LIMIT < INSPECT_TIMEOUT < TIMEOUT
 
 
 def test_a_python_that_is_slow_to_answer_is_waited_for(

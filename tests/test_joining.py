@@ -9,8 +9,8 @@ import time
 
 import pytest
 
-from worker.distributed import _answers, _await_coordinator
-from worker.identity import Identity
+from hostmesh.worker.distributed import _answers, _await_coordinator
+from hostmesh.worker.identity import Identity
 
 
 def identity(process_id: int, num_processes: int, port: int = 7) -> Identity:

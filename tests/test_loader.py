@@ -14,10 +14,10 @@ import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-import worker
-from worker.errors import DataError
-from worker.randomness import RowRandom
-from worker.schedule import Schedule
+import hostmesh
+from hostmesh.worker.errors import DataError
+from hostmesh.worker.loading.randomness import RowRandom
+from hostmesh.worker.loading.schedule import Schedule
 
 HERE = r"\S*test_loader\.py"
 TIERS = [(0, 0), (2, 0), (2, 2), (0, 1)]
@@ -27,7 +27,7 @@ def numbered(length: int) -> dict[str, Any]:
     return {"id": np.arange(length), "image": np.arange(length * 6).reshape(length, 2, 3).astype(np.float32)}
 
 
-def ids_of(loader: worker.Loader) -> list[list[int]]:
+def ids_of(loader: hostmesh.Loader) -> list[list[int]]:
     return [np.asarray(batch["id"]).tolist() for batch in loader]
 
 
@@ -46,35 +46,35 @@ class Records:
 
 @pytest.mark.parametrize(("prefetch", "device_prefetch"), TIERS)
 def test_every_transfer_tier_delivers_every_batch_in_order(prefetch: int, device_prefetch: int) -> None:
-    loader = worker.Loader(numbered(40), batch_size=8, epochs=2, prefetch=prefetch, device_prefetch=device_prefetch)
+    loader = hostmesh.Loader(numbered(40), batch_size=8, epochs=2, prefetch=prefetch, device_prefetch=device_prefetch)
     assert ids_of(loader) == [loader.record_ids(step).tolist() for step in range(10)]
     assert len(loader) == loader.step == 10
 
 
 def test_a_batch_lies_where_its_spec_says() -> None:
-    mesh = worker.make_mesh(data=2, model=2)
+    mesh = hostmesh.make_mesh(data=2, model=2)
     spec = {"id": P("data"), "image": P("data", None, None)}
-    batch = next(worker.Loader(numbered(40), mesh, 8, spec=spec))
+    batch = next(hostmesh.Loader(numbered(40), mesh, 8, spec=spec))
     assert batch["image"].sharding == NamedSharding(mesh, P("data", None, None))
     assert {shard.data.shape for shard in batch["image"].addressable_shards} == {(4, 2, 3)}
 
 
 def test_a_sharding_stands_in_for_mesh_and_spec() -> None:
-    sharding = NamedSharding(worker.make_mesh(data=4), P("data"))
-    assert next(worker.Loader(numbered(40), sharding, 8))["id"].sharding == sharding
+    sharding = NamedSharding(hostmesh.make_mesh(data=4), P("data"))
+    assert next(hostmesh.Loader(numbered(40), sharding, 8))["id"].sharding == sharding
     single = jax.sharding.SingleDeviceSharding(jax.devices()[1])
-    assert next(worker.Loader(numbered(40), single, 8))["id"].devices() == {jax.devices()[1]}
+    assert next(hostmesh.Loader(numbered(40), single, 8))["id"].devices() == {jax.devices()[1]}
 
 
 @pytest.mark.parametrize("loading", ["per_process", "per_device", "global", "reshard"])
 def test_a_batch_no_device_count_divides_is_told_with_the_numbers(loading: str) -> None:
     with pytest.raises(ValueError, match="wanted a multiple of 4, found 10"):
-        worker.Loader(numbered(40), worker.make_mesh(data=4), 10, loading=loading)
+        hostmesh.Loader(numbered(40), hostmesh.make_mesh(data=4), 10, loading=loading)
 
 
 def test_reshard_takes_batches_that_the_devices_do_not_divide() -> None:
-    mesh = worker.make_mesh(data=2, model=2)
-    loaders = [worker.Loader(numbered(40), mesh, 6, steps=5, loading=name) for name in ("per_process", "reshard")]
+    mesh = hostmesh.make_mesh(data=2, model=2)
+    loaders = [hostmesh.Loader(numbered(40), mesh, 6, steps=5, loading=name) for name in ("per_process", "reshard")]
     assert ids_of(loaders[0]) == ids_of(loaders[1])
 
 
@@ -82,7 +82,7 @@ def test_reshard_takes_batches_that_the_devices_do_not_divide() -> None:
 
 
 def test_carry_begins_the_next_epoch_with_the_remainder() -> None:
-    loader = worker.Loader(numbered(10), worker.make_mesh(data=4), 4, epochs=2)
+    loader = hostmesh.Loader(numbered(10), hostmesh.make_mesh(data=4), 4, epochs=2)
     rows = [row for batch in ids_of(loader) for row in batch]
     assert len(loader) == 5 and loader.left_out == 0
     assert sorted(rows[:10]) == sorted(rows[10:]) == list(range(10))
@@ -91,7 +91,7 @@ def test_carry_begins_the_next_epoch_with_the_remainder() -> None:
 @pytest.mark.parametrize("epochs", [1, 3])
 @pytest.mark.parametrize("tail", ["carry", "drop"])
 def test_no_record_is_used_more_often_than_there_are_epochs(tail: str, epochs: int) -> None:
-    loader = worker.Loader("digits:train", worker.make_mesh(data=4), 128, epochs=epochs, tail=tail, map=label_only)
+    loader = hostmesh.Loader("digits:train", hostmesh.make_mesh(data=4), 128, epochs=epochs, tail=tail, map=label_only)
     rows = np.concatenate([loader.record_ids(step) for step, _ in enumerate(loader)])
     assert len(rows) + (loader.left_out or 0) == epochs * 1437
     assert np.bincount(rows).max() <= epochs
@@ -131,7 +131,7 @@ def test_what_is_in_no_batch_is_counted(
 
 
 def test_pad_masks_what_is_not_a_record() -> None:
-    loader = worker.Loader(numbered(10), worker.make_mesh(data=4), 4, epochs=2, tail="pad", shuffle=False)
+    loader = hostmesh.Loader(numbered(10), hostmesh.make_mesh(data=4), 4, epochs=2, tail="pad", shuffle=False)
     batches = list(loader)
     assert [np.asarray(batch["mask"]).sum() for batch in batches] == [4, 4, 2, 4, 4, 2]
     assert np.asarray(batches[2]["id"]).tolist() == [8, 9, 9, 9]
@@ -139,27 +139,27 @@ def test_pad_masks_what_is_not_a_record() -> None:
 
 
 def test_a_source_smaller_than_a_batch_can_only_be_padded() -> None:
-    mesh = worker.make_mesh(data=4)
-    batch = next(worker.Loader(numbered(3), mesh, 8, tail="pad"))
+    mesh = hostmesh.make_mesh(data=4)
+    batch = next(hostmesh.Loader(numbered(3), mesh, 8, tail="pad"))
     assert np.asarray(batch["mask"]).tolist() == [True] * 3 + [False] * 5
     for tail in ("carry", "drop"):
         with pytest.raises(ValueError, match="3 records, fewer than one batch of 8"):
-            worker.Loader(numbered(3), mesh, 8, tail=tail)
+            hostmesh.Loader(numbered(3), mesh, 8, tail=tail)
 
 
 def test_drop_leaves_the_remainder_out() -> None:
-    loader = worker.Loader(numbered(10), worker.make_mesh(data=4), 4, epochs=3, tail="drop")
+    loader = hostmesh.Loader(numbered(10), hostmesh.make_mesh(data=4), 4, epochs=3, tail="drop")
     batches = ids_of(loader)
     assert len(batches) == 6
     assert all(len(set(batches[epoch * 2] + batches[epoch * 2 + 1])) == 8 for epoch in range(3))
 
 
 def test_pad_wants_a_dict_without_a_mask() -> None:
-    mesh = worker.make_mesh(data=4)
+    mesh = hostmesh.make_mesh(data=4)
     with pytest.raises(DataError, match="adds the field 'mask' to a dict of arrays; found a tuple"):
-        next(worker.Loader((np.arange(10),), mesh, 4, tail="pad"))
+        next(hostmesh.Loader((np.arange(10),), mesh, 4, tail="pad"))
     with pytest.raises(DataError, match="found one with the field mask"):
-        next(worker.Loader({"mask": np.arange(10)}, mesh, 4, tail="pad"))
+        next(hostmesh.Loader({"mask": np.arange(10)}, mesh, 4, tail="pad"))
 
 
 # Map, randomness, collate.
@@ -169,7 +169,7 @@ def test_map_may_ask_for_ids_and_randomness() -> None:
     def noted(block: Any, ids: Any, rng: RowRandom) -> Any:
         return {"id": block["id"], "ids": ids, "noise": rng.random((3,)).astype(np.float32)}
 
-    loader = worker.Loader(numbered(40), batch_size=8, map=noted, epochs=2)
+    loader = hostmesh.Loader(numbered(40), batch_size=8, map=noted, epochs=2)
     batches = list(loader)
     assert all(np.array_equal(batch["id"], batch["ids"]) for batch in batches)
     noise = np.concatenate([batch["noise"] for batch in batches])
@@ -178,9 +178,9 @@ def test_map_may_ask_for_ids_and_randomness() -> None:
 
 def test_a_map_with_another_number_of_arguments_is_refused() -> None:
     with pytest.raises(DataError, match=r"map wants one argument \(block\) or three .*; found one that takes 2"):
-        worker.Loader(numbered(40), batch_size=8, map=lambda block, ids: block)
+        hostmesh.Loader(numbered(40), batch_size=8, map=lambda block, ids: block)
     with pytest.raises(DataError, match=r"collate wants one argument \(records\) or three .*; found one that takes 2"):
-        worker.Loader(numbered(40), batch_size=8, collate=lambda records, ids: records)
+        hostmesh.Loader(numbered(40), batch_size=8, collate=lambda records, ids: records)
 
 
 @pytest.mark.parametrize("loading", ["per_process", "per_device", "global", "reshard"])
@@ -195,7 +195,7 @@ def test_collate_may_ask_for_ids_and_randomness(loading: str) -> None:
     def load(devices: int) -> list[Any]:
         mesh = jax.sharding.Mesh(np.array(jax.devices()[:devices]), "data")
         options: Any = {"collate": noted, "map": more, "epochs": 2, "tail": "pad", "loading": loading}
-        return list(worker.Loader(numbered(43), mesh, 8, **options))
+        return list(hostmesh.Loader(numbered(43), mesh, 8, **options))
 
     batches = load(4)
     assert all(np.array_equal(batch["id"], batch["ids"]) for batch in batches)
@@ -235,7 +235,7 @@ def test_collate_pads_ragged_rows_to_one_length() -> None:
         return {"tokens": np.stack(tokens), "length": np.array([len(record["tokens"]) for record in records])}
 
     source = Records(20, lambda index: {"tokens": np.full(index % 6 + 1, index, np.int32)})
-    loader = worker.Loader(source, worker.make_mesh(data=4), 4, collate=pad, epochs=1)
+    loader = hostmesh.Loader(source, hostmesh.make_mesh(data=4), 4, collate=pad, epochs=1)
     for step, batch in enumerate(loader):
         ids = loader.record_ids(step)
         assert batch["tokens"].shape == (4, 6)
@@ -245,7 +245,7 @@ def test_collate_pads_ragged_rows_to_one_length() -> None:
 def test_ragged_rows_without_collate_name_the_record() -> None:
     source = Records(20, lambda index: {"tokens": np.zeros(4 if index == 13 else 3)})
     with pytest.raises(DataError, match=r"step \d: .*record 13: tokens has shape \(4,\), wanted \(3,\)"):
-        list(worker.Loader(source, batch_size=4, epochs=1, seed=1))
+        list(hostmesh.Loader(source, batch_size=4, epochs=1, seed=1))
 
 
 def test_a_collate_of_changing_length_is_refused() -> None:
@@ -255,7 +255,7 @@ def test_a_collate_of_changing_length_is_refused() -> None:
 
     source = Records(40, lambda index: np.zeros(index + 1))
     with pytest.raises(DataError, match="every batch needs one shape, so pad to a fixed length"):
-        list(worker.Loader(source, batch_size=4, collate=to_longest, epochs=1))
+        list(hostmesh.Loader(source, batch_size=4, collate=to_longest, epochs=1))
 
 
 def test_one_compilation_serves_a_whole_run() -> None:
@@ -267,7 +267,7 @@ def test_one_compilation_serves_a_whole_run() -> None:
         return batch["image"].sum()
 
     for tail in ("carry", "drop"):
-        for batch in worker.Loader(numbered(43), worker.make_mesh(data=4), 8, epochs=3, tail=tail):
+        for batch in hostmesh.Loader(numbered(43), hostmesh.make_mesh(data=4), 8, epochs=3, tail=tail):
             step(batch)
     assert len(compiled) == 1
 
@@ -281,7 +281,7 @@ def test_a_record_that_raises_is_named_after_the_batches_before_it() -> None:
             raise OSError("bad sector")
         return {"id": index}
 
-    loader = worker.Loader(Records(40, make), batch_size=4, shuffle=False, epochs=1)
+    loader = hostmesh.Loader(Records(40, make), batch_size=4, shuffle=False, epochs=1)
     got = []
     with pytest.raises(DataError, match=rf"step 7: record 30 of Records at {HERE}:\d+ in make: OSError: bad sector"):
         for batch in loader:
@@ -292,7 +292,7 @@ def test_a_record_that_raises_is_named_after_the_batches_before_it() -> None:
 def test_a_source_that_lies_about_its_length_is_told() -> None:
     source = Records(40, [{"id": n} for n in range(35)].__getitem__)
     with pytest.raises(DataError, match="IndexError"):
-        list(worker.Loader(source, batch_size=4, shuffle=False, epochs=1))
+        list(hostmesh.Loader(source, batch_size=4, shuffle=False, epochs=1))
 
 
 def test_a_map_that_fails_says_so() -> None:
@@ -300,7 +300,7 @@ def test_a_map_that_fails_says_so() -> None:
         raise KeyError("pixels")
 
     with pytest.raises(DataError, match=rf"step 0: map at {HERE}:\d+ in fail: KeyError: 'pixels'"):
-        next(worker.Loader(numbered(40), batch_size=8, map=fail))
+        next(hostmesh.Loader(numbered(40), batch_size=8, map=fail))
 
 
 def test_a_function_of_the_users_that_fails_within_a_library_is_told_at_their_line() -> None:
@@ -308,9 +308,9 @@ def test_a_function_of_the_users_that_fails_within_a_library_is_told_at_their_li
         return {"id": np.stack([np.zeros(3), np.zeros(4)])}
 
     with pytest.raises(DataError, match=rf"step 0: map at {HERE}:\d+ in reshape: ValueError: all input arrays must"):
-        next(worker.Loader(numbered(40), batch_size=8, map=reshape))
+        next(hostmesh.Loader(numbered(40), batch_size=8, map=reshape))
     with pytest.raises(DataError, match=r"step 0: map: TypeError: "):  # no line of theirs
-        next(worker.Loader(numbered(40), batch_size=8, map=int))
+        next(hostmesh.Loader(numbered(40), batch_size=8, map=int))
 
 
 def test_a_collate_that_fails_says_so_with_the_record() -> None:
@@ -324,21 +324,21 @@ def test_a_collate_that_fails_says_so_with_the_record() -> None:
     source = Records(40, lambda index: {"id": index} if index == 13 else {"caption": index})
     message = rf"step \d: collate of record 13 at {HERE}:\d+ in <lambda>: KeyError: 'caption'"
     with pytest.raises(DataError, match=message):
-        list(worker.Loader(source, batch_size=8, collate=caption, epochs=1))
+        list(hostmesh.Loader(source, batch_size=8, collate=caption, epochs=1))
     message = rf"step 0: \w+: collate at {HERE}:\d+ in clash: ZeroDivisionError: "  # alone each of them is fine
     with pytest.raises(DataError, match=message):
-        next(worker.Loader(Records(40, lambda index: {"id": index}), batch_size=8, collate=clash))
+        next(hostmesh.Loader(Records(40, lambda index: {"id": index}), batch_size=8, collate=clash))
 
 
 def test_text_reaches_no_device() -> None:
     with pytest.raises(DataError, match="name has dtype object, .* drop or encode it in `map`"):
-        next(worker.Loader(Records(40, lambda index: {"name": f"row {index}"}), batch_size=8))
+        next(hostmesh.Loader(Records(40, lambda index: {"name": f"row {index}"}), batch_size=8))
 
 
 def test_numbers_a_device_would_cut_off_are_refused() -> None:
     source = {"id": np.arange(40) + (1 << 40)}
     with pytest.raises(DataError, match="int32 cannot hold"):
-        next(worker.Loader(source, batch_size=8))
+        next(hostmesh.Loader(source, batch_size=8))
 
 
 @pytest.mark.parametrize(
@@ -357,7 +357,7 @@ def test_numbers_a_device_would_cut_off_are_refused() -> None:
 )
 def test_a_wrong_argument_is_told_beside_what_was_wanted(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        next(worker.Loader(numbered(40), **{"batch_size": 8, **options}))
+        next(hostmesh.Loader(numbered(40), **{"batch_size": 8, **options}))
 
 
 # State.
@@ -366,11 +366,11 @@ def test_a_wrong_argument_is_told_beside_what_was_wanted(options: dict[str, Any]
 @pytest.mark.parametrize(("prefetch", "device_prefetch"), TIERS)
 def test_state_counts_what_was_delivered_not_what_was_read_ahead(prefetch: int, device_prefetch: int) -> None:
     options: Any = {"batch_size": 8, "epochs": 3, "prefetch": prefetch, "device_prefetch": device_prefetch}
-    whole = ids_of(worker.Loader(numbered(40), **options))
-    loader = worker.Loader(numbered(40), **options)
+    whole = ids_of(hostmesh.Loader(numbered(40), **options))
+    loader = hostmesh.Loader(numbered(40), **options)
     for _ in range(4):
         next(loader)
-    again = worker.Loader(numbered(40), **options)
+    again = hostmesh.Loader(numbered(40), **options)
     again.restore(loader.state())
     assert loader.state() == 4
     assert ids_of(again) == whole[4:]
@@ -385,13 +385,13 @@ def test_state_counts_what_was_delivered_not_what_was_read_ahead(prefetch: int, 
 @pytest.mark.parametrize(("prefetch", "device_prefetch"), TIERS)
 def test_a_finished_loader_begins_again(prefetch: int, device_prefetch: int) -> None:
     options: Any = {"prefetch": prefetch, "device_prefetch": device_prefetch}
-    loader = worker.Loader("digits:test", batch_size=128, epochs=1, tail="pad", **options)
+    loader = hostmesh.Loader("digits:test", batch_size=128, epochs=1, tail="pad", **options)
     for _ in range(3):
         assert sum(int(batch["mask"].sum()) for batch in loader) == 360
         assert loader.state() == loader.step == len(loader) == 3
         assert next(loader, None) is None  # as of every iterator: over until it is begun anew
-    whole = ids_of(worker.Loader(numbered(40), batch_size=8, epochs=1))
-    loader = worker.Loader(numbered(40), batch_size=8, epochs=1, **options)
+    whole = ids_of(hostmesh.Loader(numbered(40), batch_size=8, epochs=1))
+    loader = hostmesh.Loader(numbered(40), batch_size=8, epochs=1, **options)
     assert ids_of(loader) == ids_of(loader) == whole
     next(iter(loader))
     assert ids_of(loader) == whole[1:]  # left amid a pass it goes on
@@ -399,24 +399,24 @@ def test_a_finished_loader_begins_again(prefetch: int, device_prefetch: int) -> 
 
 def test_a_loader_restored_at_its_end_gives_nothing_more_at_first() -> None:
     """A run that had finished must not train again because it was started again."""
-    loader = worker.Loader(numbered(40), batch_size=8, epochs=1)
+    loader = hostmesh.Loader(numbered(40), batch_size=8, epochs=1)
     loader.restore(5)
     assert ids_of(loader) == [] and loader.state() == 5
     assert len(ids_of(loader)) == 5
 
 
 def test_a_state_beyond_the_end_is_refused() -> None:
-    loader = worker.Loader(numbered(40), batch_size=8, epochs=1)
+    loader = hostmesh.Loader(numbered(40), batch_size=8, epochs=1)
     for state in (6, -1, 2.0, True):
         with pytest.raises(DataError, match="from 0 to 5, found"):
             loader.restore(state)  # type: ignore[arg-type]
 
 
 def test_an_endless_loader_has_no_length() -> None:
-    loader = worker.Loader(numbered(40), batch_size=8)
+    loader = hostmesh.Loader(numbered(40), batch_size=8)
     with pytest.raises(TypeError, match="no end"):
         len(loader)
-    assert len(worker.Loader(numbered(40), batch_size=8, steps=7)) == 7
+    assert len(hostmesh.Loader(numbered(40), batch_size=8, steps=7)) == 7
 
 
 # Reading ahead.
@@ -454,7 +454,7 @@ class Counting:
 @pytest.mark.parametrize(("prefetch", "device_prefetch", "bound"), [(0, 0, 1), (2, 0, 3), (2, 2, 5), (0, 2, 3)])
 def test_read_ahead_is_bounded(prefetch: int, device_prefetch: int, bound: int) -> None:
     source = Counting()
-    loader = worker.Loader(source, batch_size=8, prefetch=prefetch, device_prefetch=device_prefetch)
+    loader = hostmesh.Loader(source, batch_size=8, prefetch=prefetch, device_prefetch=device_prefetch)
     next(loader)
     source.await_reads(bound)
     time.sleep(0.1)  # nothing to await: it must not read on
@@ -463,7 +463,7 @@ def test_read_ahead_is_bounded(prefetch: int, device_prefetch: int, bound: int) 
 
 
 def test_a_delivered_batch_is_held_by_nobody_else() -> None:
-    loader = worker.Loader(numbered(400), batch_size=8, prefetch=2, device_prefetch=2)
+    loader = hostmesh.Loader(numbered(400), batch_size=8, prefetch=2, device_prefetch=2)
     for _ in range(5):
         batch = next(loader)
         held = weakref.ref(batch["image"])
@@ -478,7 +478,7 @@ def test_a_batch_may_be_donated(prefetch: int, device_prefetch: int, pixels: int
     add = jax.jit(lambda batch: {"id": batch["id"], "image": batch["image"] + 1}, donate_argnums=0)
     image = np.random.default_rng(0).random((80, pixels)).astype(np.float32)
     source = {"id": np.arange(80), "image": image.copy()}
-    loader = worker.Loader(source, batch_size=8, epochs=2, prefetch=prefetch, device_prefetch=device_prefetch)
+    loader = hostmesh.Loader(source, batch_size=8, epochs=2, prefetch=prefetch, device_prefetch=device_prefetch)
     kept = [add(batch) for batch in loader]
     for out in kept:
         assert np.array_equal(out["image"], image[np.asarray(out["id"])] + 1)
@@ -496,7 +496,7 @@ def test_a_map_may_write_every_batch_into_the_same_buffer(prefetch: int, device_
         return {"id": block["id"], "image": buffer}
 
     options: Any = {"batch_size": 8, "epochs": 2, "prefetch": prefetch, "device_prefetch": device_prefetch}
-    for batch in list(worker.Loader({"id": np.arange(80)}, map=fill, **options)):
+    for batch in list(hostmesh.Loader({"id": np.arange(80)}, map=fill, **options)):
         assert np.array_equal(batch["image"], np.broadcast_to(np.asarray(batch["id"])[:, None], (8, 4096)))
 
 
@@ -504,7 +504,7 @@ def test_a_map_may_write_every_batch_into_the_same_buffer(prefetch: int, device_
 def test_a_batch_shares_no_memory_with_its_source(shuffle: bool) -> None:
     image = np.random.default_rng(0).random((80, 4096)).astype(np.float32)
     source = {"id": np.arange(80), "image": image.copy()}
-    batches = list(worker.Loader(source, batch_size=40, epochs=1, shuffle=shuffle))
+    batches = list(hostmesh.Loader(source, batch_size=40, epochs=1, shuffle=shuffle))
     source["image"][:] = 0
     for batch in batches:
         assert np.array_equal(batch["image"], image[np.asarray(batch["id"])])
@@ -516,7 +516,7 @@ def threads() -> list[str]:
 
 def test_a_dropped_loader_leaves_no_thread() -> None:
     def use() -> None:
-        loader = worker.Loader(numbered(400), batch_size=8, loading="per_device")
+        loader = hostmesh.Loader(numbered(400), batch_size=8, loading="per_device")
         next(loader)
         assert threads()
 
@@ -538,7 +538,7 @@ def test_a_loader_that_failed_leaves_no_thread(fails_at: int, step_time: float) 
 
     def use() -> None:
         source = Records(400, lambda index: {"id": index})
-        loader = worker.Loader(source, batch_size=8, shuffle=False)
+        loader = hostmesh.Loader(source, batch_size=8, shuffle=False)
         source.make = make
         with pytest.raises(DataError, match="bad sector"):
             for _ in loader:
@@ -555,13 +555,13 @@ def test_a_loader_that_failed_leaves_no_thread(fails_at: int, step_time: float) 
 
 def test_the_end_of_a_loader_leaves_no_thread() -> None:
     before = threads()
-    list(worker.Loader(numbered(40), batch_size=8, epochs=1))
+    list(hostmesh.Loader(numbered(40), batch_size=8, epochs=1))
     assert threads() == before
 
 
 def test_waiting_for_input_is_counted() -> None:
     source = Counting()
-    loader = worker.Loader(source, batch_size=8)
+    loader = hostmesh.Loader(source, batch_size=8)
     source.go_on.clear()
     threading.Timer(0.2, source.go_on.set).start()
     next(loader)

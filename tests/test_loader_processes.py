@@ -10,13 +10,13 @@ CASES = """
 import sys
 import jax
 import numpy as np
-import worker
-from worker.errors import DisagreementError
+import hostmesh
+from hostmesh.worker.errors import DisagreementError
 
-worker.join()
+hostmesh.join()
 case, me = sys.argv[1], jax.process_index()
 odd = me == 1
-mesh = worker.make_mesh(data=-1)
+mesh = hostmesh.make_mesh(data=-1)
 options = {"batch_size": 8, "steps": 5}
 source = {"id": np.arange(40)}
 
@@ -53,7 +53,7 @@ elif case == "no device":
     mesh = jax.sharding.Mesh(jax.devices()[:1], "data")
 elif case == "unseeded":
     random = np.random.default_rng(me)
-    source = worker.Stream(lambda shard, shards: ({"id": n} for n in random.permutation(40)), name="shuffled")
+    source = hostmesh.Stream(lambda shard, shards: ({"id": n} for n in random.permutation(40)), name="shuffled")
 elif case == "map":
     def prepare(block):
         return {"id": block["caption" if odd else "id"]}
@@ -64,10 +64,10 @@ elif case == "stream record":
             if odd and n == 30:
                 raise OSError("bad sector")
             yield {"id": n}
-    source = worker.Stream(records, name="numbers")
+    source = hostmesh.Stream(records, name="numbers")
 total = 0
 try:
-    for batch in worker.Loader(source, mesh, **options):
+    for batch in hostmesh.Loader(source, mesh, **options):
         total += int(batch["id"].sum())
 except DisagreementError as error:
     if sys.argv[2:] != ["catch"]:
@@ -129,15 +129,15 @@ STREAM = """
 import sys
 import jax
 import numpy as np
-import worker
+import hostmesh
 
-worker.join()
+hostmesh.join()
 tail, lengths = sys.argv[1], [int(length) for length in sys.argv[2].split(",")]
 def shard(number, shards):
     assert shards == len(lengths)
     return ({"id": 1000 * number + n} for n in range(lengths[number]))
-stream = worker.Stream(shard, shards=len(lengths), name="uneven")
-loader = worker.Loader(stream, worker.make_mesh(data=-1), 16, epochs=1, tail=tail)
+stream = hostmesh.Stream(shard, shards=len(lengths), name="uneven")
+loader = hostmesh.Loader(stream, hostmesh.make_mesh(data=-1), 16, epochs=1, tail=tail)
 steps, rows = 0, []
 for batch in loader:
     steps += 1
@@ -146,9 +146,9 @@ for batch in loader:
         rows += np.asarray(part.data)[real].tolist()
 print("steps", steps, "rows", len(rows), "distinct", len(set(rows)))
 assert [sum(1 for _ in loader), sum(1 for _ in loader), loader.step] == [steps] * 3  # it begins again, everywhere
-counted = worker.Loader({"id": np.arange(100)}, worker.make_mesh(data=-1), 16, epochs=1, tail=tail)
+counted = hostmesh.Loader({"id": np.arange(100)}, hostmesh.make_mesh(data=-1), 16, epochs=1, tail=tail)
 assert [sum(1 for _ in counted), sum(1 for _ in counted), counted.step] == [7 if tail == "pad" else 6] * 3
-again = worker.Loader(stream, worker.make_mesh(data=-1), 16, epochs=1, tail=tail)
+again = hostmesh.Loader(stream, hostmesh.make_mesh(data=-1), 16, epochs=1, tail=tail)
 again.restore(2)
 batch = next(again)
 print("restored", [int(part.data[0]) for part in batch["id"].addressable_shards])

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from conftest import Launch, Script
 
-from launcher.cluster import Cluster, Host, Job, local_cluster, read_cluster
-from launcher.errors import UsageError
-from launcher.local_devices import choose_platforms, find_local_gpus
-from launcher.plan import Plan, describe_devices, make_plan, plan_table
+from hostmesh.launcher.accelerators import choose_platforms, find_local_gpus
+from hostmesh.launcher.cluster.file import Cluster, Host, Job, local_cluster, read_cluster
+from hostmesh.launcher.errors import UsageError
+from hostmesh.launcher.plan import Plan, describe_devices, make_plan, plan_table
 
 CUDA, HIP = "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"
 PLATFORMS = "JAX_PLATFORMS"

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from launcher.logs import ProcessLog
+from hostmesh.launcher.output.logs import ProcessLog
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from collections import defaultdict
 
 import pytest
 
-from launcher.merge import BYTES_A_LINE, MOST_A_SECOND, MOST_HELD, WINDOW, Merger, find_key, name_ids
+from hostmesh.launcher.output.merge import BYTES_A_LINE, MAX_HELD, MAX_PER_SECOND, WINDOW, Merger, find_key, name_ids
 
 
 def unfold(merger: Merger) -> dict[int, list[str]]:
@@ -151,14 +151,14 @@ def test_many_processes_that_wait_for_each_other_end_no_screen() -> None:
 def test_a_chatty_process_is_not_held() -> None:
     merger = Merger()
     merger.add(0, ["first"], range(2), 0.0)
-    merger.add(0, [str(k) for k in range(MOST_A_SECOND)], range(2), 0.1)
-    assert unfold(merger)[0] == ["first", *(str(k) for k in range(MOST_A_SECOND))]
+    merger.add(0, [str(k) for k in range(MAX_PER_SECOND)], range(2), 0.1)
+    assert unfold(merger)[0] == ["first", *(str(k) for k in range(MAX_PER_SECOND))]
     merger.add(0, ["later"], range(2), 1.5)
     assert not merger.take()
 
 
 def test_what_is_held_is_bounded() -> None:
     merger = Merger()
-    for process_id in range(MOST_HELD // (1000 * BYTES_A_LINE) + 2):
+    for process_id in range(MAX_HELD // (1000 * BYTES_A_LINE) + 2):
         merger.add(process_id, [f"{process_id}.{k}" for k in range(1000)], range(9999), 0.0)
     assert merger.ready_lines > 1000

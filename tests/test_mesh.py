@@ -12,7 +12,7 @@ import pytest
 from conftest import Launch, Script
 from jax.sharding import AxisType, Mesh
 
-from worker.mesh import make_mesh
+from hostmesh.worker.mesh import make_mesh
 
 
 @dataclass(frozen=True)
@@ -196,11 +196,11 @@ def test_chips_with_a_hole_between_them_keep_their_plain_order() -> None:
 REAL = """
 import json
 import numpy as np
-import worker
-worker.join()
+import hostmesh
+hostmesh.join()
 import jax
 from jax.sharding import NamedSharding, PartitionSpec as P
-from worker.mesh import make_mesh
+from hostmesh.worker.mesh import make_mesh
 
 def attempt(**axes):
     try:

@@ -20,10 +20,10 @@ import numpy as np
 import pytest
 from conftest import Launch, LiveRun, Script, Start
 
-from launcher import metrics as keeping
-from launcher import wire
-from worker import metrics as reporting
-from worker.metrics import MOST_CHANGES, MOST_UNSENT, REPORT_EVERY, Reports, flush_report, report
+from hostmesh.launcher import wire
+from hostmesh.launcher.output import metrics as keeping
+from hostmesh.worker import metrics as reporting
+from hostmesh.worker.metrics import MAX_CHANGES, MAX_UNSENT, REPORT_EVERY, Reports, flush_report, report
 
 TOLD = ("not finite", "finite again")
 
@@ -171,11 +171,11 @@ def test_in_the_long_run_half_a_second_brings_one_value_and_the_newest(
     for step in range(1000):
         clock.now = step * REPORT_EVERY / 100
         reports.add(step, {"loss": 0.5})
-    first, rest = (steps := agent.steps())[:MOST_UNSENT], steps[MOST_UNSENT:]
+    first, rest = (steps := agent.steps())[:MAX_UNSENT], steps[MAX_UNSENT:]
     assert first[:2] == [0, 1] and first == sorted(first) and first[-1] < 100 and rest == list(range(100, 1000, 100))
     reports.flush()
     assert agent.steps() == [999]
-    reports.leave(patience=0)
+    reports.leave(timeout=0)
     assert agent.facts() == [("metrics thinned", {"values": {"loss": 1000 - len(steps) - 1}, "refused": 0})]
 
 
@@ -184,7 +184,7 @@ def test_a_rare_metric_loses_nothing_to_a_frequent_one(agent: Agent, reports: Re
         reports.add(step, {"loss": Pending(1 / step, ready=True)})
         if step % 20 == 0:
             reports.add(step, {"eval_accuracy": step / 100})
-    reports.leave(patience=0)
+    reports.leave(timeout=0)
     heard = agent.heard()
     accuracies = [
         (each["step"], each["values"]["eval_accuracy"]) for each in heard if "eval_accuracy" in each["values"]
@@ -213,10 +213,10 @@ def test_what_a_busy_agent_does_not_take_is_sent_again(agent: Agent, reports: Re
 def test_names_without_end_take_no_memory_without_end(
     agent: Agent, reports: Reports, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reporting, "MOST_NAMES", 1000)
+    monkeypatch.setattr(reporting, "MAX_NAMES", 1000)
     for number in range(1007):
         reports.add(number, {f"loss_{number}": 0.5})
-    reports.leave(patience=0)
+    reports.leave(timeout=0)
     *sent, last = agent.facts()
     assert last == ("metrics thinned", {"values": {}, "refused": 7})
     assert sum(len(each["values"]) for _, detail in sent for each in detail["reports"]) == 1000
@@ -234,7 +234,7 @@ def test_a_value_is_that_of_its_report_also_if_its_array_changes(agent: Agent, r
 def test_the_first_value_that_is_not_finite_is_told_however_many_follow(agent: Agent, reports: Reports) -> None:
     for step in range(1, 201):
         reports.add(step, {"loss": math.nan if step >= 37 else 0.5, "norm": math.inf if step in (3, 150) else 1})
-    reports.leave(patience=0)
+    reports.leave(timeout=0)
     assert agent.finiteness() == [
         ("not finite", "norm", 3),
         ("finite again", "norm", 4),
@@ -258,7 +258,7 @@ def test_a_metric_that_is_not_finite_now_and_then_is_told_of_only_so_often(agent
     for step in range(100):
         reports.add(step, {"norm": math.inf if step % 2 else 1.0})
     reports.flush()
-    assert len(agent.finiteness()) == MOST_CHANGES
+    assert len(agent.finiteness()) == MAX_CHANGES
 
 
 def test_other_processes_tell_only_what_is_not_finite_unless_all_are_kept(
@@ -269,7 +269,7 @@ def test_other_processes_tell_only_what_is_not_finite_unless_all_are_kept(
     alone = Reports(clock)
     for step in range(50):
         alone.add(step, {"loss": math.nan})
-    alone.leave(patience=0)
+    alone.leave(timeout=0)
     change = {"metric": "loss", "step": 0, "value": "nan", "finite": False}
     assert agent.facts() == [("metrics", {"reports": [], "changes": [change]})]
 
@@ -284,15 +284,15 @@ def test_other_processes_tell_only_what_is_not_finite_unless_all_are_kept(
 def test_after_a_failure_nothing_waits_for_a_value(agent: Agent, reports: Reports) -> None:
     reports.add(1, {"loss": 0.5})
     reports.add(2, {"loss": 0.4, "norm": Pending(1.0)})
-    reports.leave(patience=0)
+    reports.leave(timeout=0)
     assert [each["step"] for each in agent.heard()] == [1, 2]
-    reports.leave(patience=60)  # an exit handler after it finds nothing to wait for
+    reports.leave(timeout=60)  # an exit handler after it finds nothing to wait for
     assert agent.heard() == []
 
 
 def test_a_value_that_never_comes_holds_up_no_end(agent: Agent, reports: Reports) -> None:
     reports.add(1, {"loss": Pending(0.5)})
-    reports.leave(patience=0.01)
+    reports.leave(timeout=0.01)
     assert agent.heard() == []
 
 
@@ -374,7 +374,7 @@ def test_a_process_without_a_launcher_reports_to_nobody(monkeypatch: pytest.Monk
 GLOBAL = """
 import jax, jax.numpy as jnp, numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P, SingleDeviceSharding
-from worker.metrics import report
+from hostmesh.worker.metrics import report
 jax.distributed.initialize()
 sharding = NamedSharding(Mesh(jax.devices(), "x"), P("x"))
 rows = jax.make_array_from_callback((8,), sharding, lambda index: np.arange(8.0, dtype=np.float32)[index])
@@ -411,7 +411,7 @@ ENDS = {
 }
 ENDING = """
 import sys
-from worker import report
+from hostmesh import report
 class Never:
     '''A value that a device will not give any more.'''
     shape, dtype, addressable_shards = (), __import__("numpy").dtype("float32"), (None,)
@@ -454,7 +454,7 @@ def test_a_plain_python_that_fails_waits_for_no_value(start: Start, script: Scri
 
 NOT_FINITE = """
 import os
-from worker import report
+from hostmesh import report
 process_id = int(os.environ["HOSTMESH_PROCESS_ID"])
 for step in range(1, 61):
     nan = float("nan")
@@ -493,7 +493,7 @@ def test_of_many_names_that_are_not_finite_the_first_few_are_told() -> None:
 
 
 def test_metrics_of_all_processes_take_no_disk_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keeping, "MOST_BYTES_OF_OTHERS", 1000)
+    monkeypatch.setattr(keeping, "MAX_BYTES_OF_OTHERS", 1000)
     kept: list[int] = []
     notes: list[str] = []
 
@@ -511,7 +511,7 @@ def test_metrics_of_all_processes_take_no_disk_without_end(monkeypatch: pytest.M
 
 def test_a_summary_of_process_0_is_a_file_of_the_run(start: Start, script: Script) -> None:
     name = script(
-        "import os\nfrom worker.facts import send_fact\n"
+        "import os\nfrom hostmesh.worker.process.facts import send_fact\n"
         "send_fact('summary', must_arrive=True, process=os.environ['HOSTMESH_PROCESS_ID'], loss=0.5)\n"
     )
     run = start("--local", "2", "--cold", name)
@@ -522,7 +522,9 @@ def test_a_summary_of_process_0_is_a_file_of_the_run(start: Start, script: Scrip
 
 def test_a_secret_in_a_summary_is_hidden(launch: Launch, script: Script, tmp_path: Path) -> None:
     (tmp_path / "c.yaml").write_text("transport: local\nhosts: [a]\nsecrets: [KEY]\nrun: {script: script.py}\n")
-    script("import os\nfrom worker.facts import send_fact\nsend_fact('summary', key=os.environ['KEY'])\n")
+    script(
+        "import os\nfrom hostmesh.worker.process.facts import send_fact\nsend_fact('summary', key=os.environ['KEY'])\n"
+    )
     assert launch("--hosts", "c.yaml", env={"KEY": "open-sesame-42"}).returncode == 0
     [file] = (tmp_path / "runs").glob("*/summary.json")
     assert "open-sesame-42" not in file.read_text() and "redacted" in file.read_text()
@@ -530,7 +532,7 @@ def test_a_secret_in_a_summary_is_hidden(launch: Launch, script: Script, tmp_pat
 
 def test_facts_that_make_no_sense_are_only_logged(start: Start, script: Script) -> None:
     name = script(
-        "from worker.facts import send_fact\n"
+        "from hostmesh.worker.process.facts import send_fact\n"
         "send_fact('saved', must_arrive=True, step='x')\n"
         "for name in ('saves_when_stopped', 'metrics', 'crash'): send_fact(name, must_arrive=True)\n"
     )

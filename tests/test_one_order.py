@@ -17,7 +17,7 @@ import jax
 import numpy as np
 from jax.sharding import PartitionSpec as P
 
-import worker
+import hostmesh
 
 LENGTH, BATCH, STEPS = 101, 16, 21
 reference = sys.argv[1]
@@ -46,7 +46,7 @@ def make(mesh, loading, prefetch, device_prefetch):
     cut = P("data", "model") if "model" in mesh.axis_names else P("data")
     whole = P("data")
     spec = {"image": whole, "tokens": cut, "id": whole, "shift": P(), "seen": whole}
-    return worker.Loader(
+    return hostmesh.Loader(
         Source(), mesh, BATCH, spec=spec, seed=5, steps=STEPS, map=change, loading=loading,
         prefetch=prefetch, device_prefetch=device_prefetch,
     )
@@ -57,7 +57,7 @@ def collated(records, ids, rng):
     return {"tokens": np.stack(tokens).astype(np.int32), "drawn": rng.normal().astype(np.float32)}
 
 def make_collated(mesh, loading):
-    return worker.Loader(Source(), mesh, BATCH, seed=5, steps=STEPS, collate=collated, loading=loading)
+    return hostmesh.Loader(Source(), mesh, BATCH, seed=5, steps=STEPS, collate=collated, loading=loading)
 
 def compare(step, batch, wanted):
     for name, array in batch.items():
@@ -65,23 +65,23 @@ def compare(step, batch, wanted):
             found, part = np.asarray(shard.data), wanted[f"{step}/{name}"][shard.index]
             assert found.dtype == part.dtype and np.array_equal(found, part), (step, name, shard.device, found, part)
 
-worker.join()
+hostmesh.join()
 devices, processes = jax.device_count(), jax.process_count()
 if len(sys.argv) > 2:
-    loader = make(worker.make_mesh(data=1), "per_process", 0, 0)
+    loader = make(hostmesh.make_mesh(data=1), "per_process", 0, 0)
     whole = {f"{k}/{name}": array for k, batch in enumerate(loader) for name, array in batch.items()}
-    loader = make_collated(worker.make_mesh(data=1), "per_process")
+    loader = make_collated(hostmesh.make_mesh(data=1), "per_process")
     for k, batch in enumerate(loader):
         whole |= {f"c{k}/{name}": array for name, array in batch.items()}
     np.savez(reference, **whole)
     sys.exit()
 wanted = np.load(reference)
 wanted = {name: wanted[name] for name in wanted.files}
-meshes = {"data": worker.make_mesh(data=-1)}
+meshes = {"data": hostmesh.make_mesh(data=-1)}
 for model in (2, 4):
     if devices % model == 0:
         within = jax.local_device_count() % model == 0
-        meshes[f"model {model}"] = worker.make_mesh(data=-1, model=model, span_processes=not within)
+        meshes[f"model {model}"] = hostmesh.make_mesh(data=-1, model=model, span_processes=not within)
 if processes > 1 and devices > processes:
     # Replicas across processes although they would fit inside one.
     ordered = np.array(jax.devices()).reshape(processes, -1).T

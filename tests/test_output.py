@@ -231,7 +231,8 @@ def test_events_that_nobody_reads_hold_nobody_up(script: Script, tmp_path: Path)
 
 def test_a_flood_of_facts_stays_bounded_too(start: Start, script: Script) -> None:
     name = script(
-        "import os, time\nfrom worker.facts import send_fact\nwhile not os.path.exists('go'): time.sleep(0.01)\n"
+        "import os, time\nfrom hostmesh.worker.process.facts import send_fact\n"
+        "while not os.path.exists('go'): time.sleep(0.01)\n"
         "end = time.monotonic() + 3\nwhile time.monotonic() < end: send_fact('metric', text='x' * 2000)\n"
     )
     run = start("--local", "2", "--cold", name)
@@ -317,7 +318,10 @@ def test_output_that_finds_no_room_on_its_host_is_told(start: Start, script: Scr
 
 
 def test_reports_that_were_dropped_are_told(start: Start, script: Script) -> None:
-    text = "from worker.facts import send_fact\nfor _ in range(3): send_fact('metric', text='x' * 200_000)\n"
+    text = (
+        "from hostmesh.worker.process.facts import send_fact\n"
+        "for _ in range(3): send_fact('metric', text='x' * 200_000)\n"
+    )
     run = start("--local", "1", "--cold", script(text))
     assert run.wait() == 0
     assert "launch: 3 reports of process 0 were dropped" in run.stderr

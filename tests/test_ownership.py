@@ -16,18 +16,18 @@ import jax.numpy as jnp
 import pytest
 from conftest import LiveRun, Script, Start, await_true, clean_env, processes_of
 
-from worker import ownership
-from worker.checkpoint import Checkpoint
-from worker.errors import CheckpointError
-from worker.identity import Identity
-from worker.ownership import own
+from hostmesh.worker.checkpoint import Checkpoint
+from hostmesh.worker.errors import CheckpointError
+from hostmesh.worker.identity import Identity
+from hostmesh.worker.saving import ownership
+from hostmesh.worker.saving.ownership import own
 
 # Opens a folder and says so; then on every line it reads it says whether it lost it.
 OWNER = """
 import sys
 from pathlib import Path
-from worker import ownership
-from worker.errors import CheckpointError
+from hostmesh.worker.saving import ownership
+from hostmesh.worker.errors import CheckpointError
 if "elsewhere" in sys.argv:
     ownership.machine_mark = lambda: "another host"
 sys.stdin.readline()
@@ -187,7 +187,7 @@ def test_a_forked_child_gives_nothing_back(tmp_path: Path) -> None:
     code = f"""
 import os, sys
 from pathlib import Path
-from worker.ownership import own
+from hostmesh.worker.saving.ownership import own
 held = own(Path({str(tmp_path)!r}), lambda: None)
 if (pid := os.fork()) == 0:
     sys.exit()
@@ -204,21 +204,21 @@ import os, sys, time
 from pathlib import Path
 import jax, numpy as np
 from jax.sharding import NamedSharding, PartitionSpec as P
-import worker
-from worker import ownership
-from worker.agree import exchange
-from worker.facts import send_fact
+import hostmesh
+from hostmesh.worker.saving import ownership
+from hostmesh.worker.coordination import exchange
+from hostmesh.worker.process.facts import send_fact
 
 ownership.STALE_AFTER = 1000  # nothing here is to wait so long
-worker.join()
-sharding = NamedSharding(worker.make_mesh(data=-1), P("data"))
+hostmesh.join()
+sharding = NamedSharding(hostmesh.make_mesh(data=-1), P("data"))
 
 def make(step):
     values = np.full((256, 1024), step, np.float32)
     return {"w": jax.make_array_from_callback(values.shape, sharding, lambda index: values[index])}
 
 began = time.monotonic()
-kept = worker.Checkpoint("kept", about={}, keep=2, read_only="read" in sys.argv)
+kept = hostmesh.Checkpoint("kept", data_spec={}, keep=2, read_only="read" in sys.argv)
 send_fact("opened", must_arrive=True, seconds=time.monotonic() - began)
 found = kept.restore(make(0))
 step = found[1] if found else 0
@@ -248,7 +248,7 @@ def assert_refused(run: LiveRun, owner: LiveRun) -> None:
 def assert_whole(folder: Path, most: int = 2) -> None:
     """Nothing but complete steps, the newest of which is what was saved."""
     assert len(os.listdir(folder)) <= most and all(name.isdecimal() for name in os.listdir(folder))
-    reading = Checkpoint(folder, about={}, read_only=True)
+    reading = Checkpoint(folder, data_spec={}, read_only=True)
     found: Any = reading.restore({"w": jnp.zeros((256, 1024))})
     assert (found[0]["w"] == found[1]).all() and found[1] == max(map(int, os.listdir(folder)))
     reading.close()

@@ -15,7 +15,7 @@ import pytest
 from conftest import Launch, Script, clean_env
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from worker.placement import Group, Placement
+from hostmesh.worker.placement import Group, Placement
 
 P = PartitionSpec
 
@@ -235,18 +235,18 @@ def test_processes_that_do_not_exist_are_refused() -> None:
 
 
 def test_rows_and_order_are_found_without_jax() -> None:
-    text = "import worker, worker.order, worker.placement, sys; assert 'jax' not in sys.modules"
+    text = "import hostmesh, sys; hostmesh.Order, hostmesh.Placement; assert 'jax' not in sys.modules"
     subprocess.run([sys.executable, "-c", text], env=clean_env(), check=True)
 
 
 REAL = """
 import json
 import numpy as np
-import worker
-worker.join()
+import hostmesh
+hostmesh.join()
 import jax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
-from worker.placement import Placement
+from hostmesh.worker.placement import Placement
 
 shape = (16, 8)
 world = np.arange(128).reshape(shape)

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from conftest import REPO
 
-from launcher.cluster import Cluster, Host, Job, local_cluster, read_cluster
-from launcher.errors import UsageError
-from launcher.local_devices import pick_gpus
-from launcher.plan import make_plan, plan_json, plan_table, split_devices
-from launcher.preparation import own_settings
-from worker.identity import Identity
+from hostmesh.launcher.accelerators import pick_gpus
+from hostmesh.launcher.cluster.file import Cluster, Host, Job, local_cluster, read_cluster
+from hostmesh.launcher.errors import UsageError
+from hostmesh.launcher.plan import make_plan, plan_json, plan_table, split_devices
+from hostmesh.launcher.supervisor.startup import own_settings
+from hostmesh.worker.identity import Identity
 
 TWO_HOSTS = Cluster(
     (Host("a", 2, python="/opt/py"), Host("b", 1, internal_address="10.0.0.2")),

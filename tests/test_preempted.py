@@ -16,7 +16,7 @@ PROCESSES = 2
 # Each process waits for SIGTERM, tells that it begins to save, saves in its own way, and leaves.
 SAVES = """
 import atexit, os, signal, sys, threading, time
-from worker.facts import send_fact
+from hostmesh.worker.process.facts import send_fact
 process_id = int(os.environ["HOSTMESH_PROCESS_ID"])
 # A pipe, as the signal may come at any moment: the handler of an Event would wait for a lock that its own thread holds.
 asked, ask = os.pipe()
@@ -175,7 +175,7 @@ TRAIN = """
 import sys
 import jax
 from jax.experimental import multihost_utils
-from worker.facts import send_fact
+from hostmesh.worker.process.facts import send_fact
 jax.distributed.initialize()
 send_fact("saves_when_stopped", must_arrive=True, seconds=60)
 for step in range(10**9):
@@ -254,15 +254,15 @@ def test_who_fails_while_it_stops_is_told(start: Start, script: Script) -> None:
 
 # Asked before its first step, and long enough before for jax, which looks for the signal once a second, to know it.
 RESUMED = """
-import os, sys, time, worker
-worker.join()
-worker.watch_for_stop()
+import os, sys, time, hostmesh
+hostmesh.join()
+hostmesh.handle_preemption()
 while not os.path.exists("asked"):
     time.sleep(0.05)
 time.sleep(3)
 for step in range(101, 1000):
     time.sleep(0.05)
-    if worker.stop_asked(step):
+    if hostmesh.preemption_requested(step):
         print("stopped at", step)
         sys.exit(75)
 """

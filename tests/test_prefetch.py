@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from worker import prefetch
-from worker.prefetch import ReadAhead
+from hostmesh.worker.loading import prefetch
+from hostmesh.worker.loading.prefetch import ReadAhead
 
 TIERS = [(0, 0), (1, 0), (3, 0), (0, 1), (2, 2)]
 
@@ -106,7 +106,7 @@ def test_a_failure_comes_after_what_was_made_before_it_and_stays(
 
 
 def test_closing_does_not_wait_for_ever_for_a_read_that_hangs(ahead: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prefetch, "CLOSING_PATIENCE", 0.1)
+    monkeypatch.setattr(prefetch, "CLOSING_TIMEOUT", 0.1)
     begun, go_on = threading.Event(), threading.Event()
 
     def read(step: int) -> int:

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from conftest import clean_env
 
-from launcher.cluster import Cluster, Host, read_cluster
-from launcher.host_names import drop_domain, join_names, shorten_names
-from launcher.preflight import COLUMNS, Finding, Look, draw_table, judge, judge_run
-from launcher.proxies import except_address, find_capturing
+from hostmesh.launcher.cluster.file import Cluster, Host, read_cluster
+from hostmesh.launcher.cluster.host_names import drop_domain, join_names, shorten_names
+from hostmesh.launcher.preflight.proxies import except_address, find_capturing
+from hostmesh.launcher.preflight.report import COLUMNS, Finding, HostReports, draw_table, judge, judge_run
 
 CUDA, HIP = "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"
 HOSTS = ["gpu-a", "gpu-b", "gpu-c", "gpu-d"]
@@ -65,11 +65,11 @@ def facts(**changes: Any) -> dict[str, Any]:
 def judge_odd(odd: dict[str, Any], usual: dict[str, Any] | None = None, **more: Any) -> list[Finding]:
     """The problems of three usual hosts and gpu-b."""
     found = {0: facts(**(usual or {})), 1: facts(**odd), 2: facts(**(usual or {})), 3: facts(**(usual or {}))}
-    return [finding for finding in judge(Look(HOSTS, found, **more)) if finding.level != "ok"]
+    return [finding for finding in judge(HostReports(HOSTS, found, **more)) if finding.level != "ok"]
 
 
 def test_good_hosts_are_fine_in_every_column() -> None:
-    look = Look(
+    look = HostReports(
         HOSTS,
         {host: facts() for host in range(4)},
         offsets=dict.fromkeys(range(4), (0.01, 0.02)),
@@ -149,7 +149,7 @@ def test_good_hosts_are_fine_in_every_column() -> None:
 def test_the_odd_host_out_is_named(odd: dict[str, Any], check: str, level: str, words: str) -> None:
     (finding,) = judge_odd(odd)
     assert (finding.host, finding.check, finding.level) == (1, check, level)
-    assert words in finding.text and finding.cell + finding.found
+    assert words in finding.text and finding.cell + finding.message
 
 
 @pytest.mark.parametrize(
@@ -172,11 +172,11 @@ def test_what_does_no_harm_is_not_told(odd: dict[str, Any], usual: dict[str, Any
 def test_without_jax_its_companions_are_not_asked_for_and_the_extra_fits_the_devices() -> None:
     packages = {"jax": None, "jaxlib": None, "numpy": None, "libtpu": None}
     (finding,) = judge_odd({"python__packages": packages})
-    assert finding.mend.endswith("pip install 'jax[cuda12]==0.10.2'")
+    assert finding.fix.endswith("pip install 'jax[cuda12]==0.10.2'")
     (finding,) = judge_odd({"python__packages": packages, **TPU}, TPU)
-    assert finding.mend.endswith("pip install 'jax[tpu]==0.10.2'")
+    assert finding.fix.endswith("pip install 'jax[tpu]==0.10.2'")
     (finding,) = judge_odd({"python__packages": packages, **CPU}, CPU)
-    assert finding.mend.endswith("pip install jax==0.10.2")
+    assert finding.fix.endswith("pip install jax==0.10.2")
 
 
 def test_what_serves_accelerators_is_compared_where_they_are() -> None:
@@ -193,7 +193,7 @@ def test_what_serves_accelerators_is_compared_where_they_are() -> None:
 
 def test_a_tie_names_both_groups_and_where_to_mend() -> None:
     found = {host: facts(**({"python__packages__jax": "0.9.1"} if host < 2 else {})) for host in range(4)}
-    findings = [finding for finding in judge(Look(HOSTS, found)) if finding.level != "ok"]
+    findings = [finding for finding in judge(HostReports(HOSTS, found)) if finding.level != "ok"]
     assert [finding.host for finding in findings] == [0, 1, 2, 3]
     (text,) = {finding.text for finding in findings}
     assert text == (
@@ -205,7 +205,7 @@ def test_a_tie_names_both_groups_and_where_to_mend() -> None:
 def test_three_versions_name_the_hosts_that_are_not_like_most() -> None:
     versions = ["0.10.2", "0.9.1", "0.10.2", "0.8.0"]
     found = {host: facts(python__packages__jax=version) for host, version in enumerate(versions)}
-    odd = {finding.host: finding.found for finding in judge(Look(HOSTS, found)) if finding.level == "failure"}
+    odd = {finding.host: finding.message for finding in judge(HostReports(HOSTS, found)) if finding.level == "failure"}
     assert odd == {1: "jax 0.9.1, 2 of 4 hosts have 0.10.2", 3: "jax 0.8.0, 2 of 4 hosts have 0.10.2"}
 
 
@@ -213,9 +213,9 @@ def test_a_platform_without_its_device_is_a_failure_told_once() -> None:
     for platform in ("tpu", "rocm", "tpu,cpu"):
         findings = judge_odd({"platforms": platform})
         assert [(finding.host, finding.check, finding.level) for finding in findings] == [(1, "devices", "failure")]
-        assert f"JAX_PLATFORMS is {platform}, and there is no" in findings[0].found
+        assert f"JAX_PLATFORMS is {platform}, and there is no" in findings[0].message
     (finding,) = judge_odd({**TPU, "devices__tpu": 0}, TPU)
-    assert finding.found == "JAX_PLATFORMS is tpu, and there is no TPU"
+    assert finding.message == "JAX_PLATFORMS is tpu, and there is no TPU"
     assert judge_odd({"platforms": "cuda"}) == judge_odd({"platforms": "gpu"}) == []
 
 
@@ -225,16 +225,16 @@ def test_a_lock_that_libtpu_cannot_open_is_a_failure_unless_somebody_holds_the_t
         "bob left /tmp/libtpu_lockfile behind, and nobody holds the TPU — run there: sudo rm /tmp/libtpu_lockfile"
     )
     (finding,) = judge_odd({**TPU, "tpu_lock": LOCK, "holders__unseen": 9}, TPU)
-    assert "(9 cannot)" in finding.found
+    assert "(9 cannot)" in finding.message
     holder = {**TRAINING, "files": ["/dev/vfio/0"]}
     (finding,) = judge_odd({**TPU, "tpu_lock": LOCK, "holders__processes": [holder]}, TPU)
-    assert "held by process 4121" in finding.found
+    assert "held by process 4121" in finding.message
 
 
 def test_gpus_must_divide_evenly_between_processes() -> None:
     (finding,) = (each for each in judge_odd({"devices__cuda": 6}, {"devices__cuda": 6}, processes=[4] * 4)[:1])
-    assert finding.found == "6 GPUs cannot be split evenly between 4 processes"
-    assert "processes_per_host: to 1 or 2 or 3 or 6" in finding.mend
+    assert finding.message == "6 GPUs cannot be split evenly between 4 processes"
+    assert "processes_per_host: to 1 or 2 or 3 or 6" in finding.fix
     assert judge_odd({}, processes=[4] * 4) == []
     assert judge_odd(CPU, CPU, processes=[3] * 4) == []
 
@@ -255,27 +255,27 @@ def test_gpus_must_divide_evenly_between_processes() -> None:
 def test_a_clock_is_compared_with_what_most_clocks_say(offsets: list[float], levels: dict[int, str]) -> None:
     hosts = HOSTS[: len(offsets)]
     given = {host: (offset, 0.1) for host, offset in enumerate(offsets)}
-    findings = judge(Look(hosts, {host: facts() for host in range(len(hosts))}, offsets=given))
+    findings = judge(HostReports(hosts, {host: facts() for host in range(len(hosts))}, offsets=given))
     assert {f.host: f.level for f in findings if f.check == "clock" and f.level != "ok"} == levels
 
 
 def test_hosts_that_answer_late_are_not_told_to_mend_their_clocks() -> None:
     """All of them have the right time, and looked at their clocks at the beginning or at the end of a long wait."""
     late = {0: (-14.0, 15.0), 1: (-13.0, 14.0), 2: (-12.0, 14.0), 3: (15.0, 15.0)}
-    look = Look(HOSTS, dict.fromkeys(range(4), {"time": 1.0}), offsets=late)
+    look = HostReports(HOSTS, dict.fromkeys(range(4), {"time": 1.0}), offsets=late)
     assert {finding.level for finding in judge(look) if finding.check == "clock"} == {"ok"}
 
 
 def test_an_offset_that_the_way_there_may_explain_is_none() -> None:
     assert judge_odd({}, offsets={1: (3.0, 2.5)}) == []
     (finding,) = judge_odd({"system__clock_is_kept": False}, offsets={1: (-3.0, 0.5)})
-    assert finding.found == "its clock is 3.0 s behind" and "none keeps its clock now" in finding.mend
+    assert finding.message == "its clock is 3.0 s behind" and "none keeps its clock now" in finding.fix
 
 
 def test_a_workdir_that_a_sync_cannot_write_is_a_failure() -> None:
     odd = {"workdir__is_there": False, "workdir__unwritable": "Permission denied"}
     (finding,) = judge_odd(odd, syncs=True)
-    assert (finding.check, finding.level) == ("disk", "failure") and "Permission denied" in finding.found
+    assert (finding.check, finding.level) == ("disk", "failure") and "Permission denied" in finding.message
     assert judge_odd({"workdir__is_there": False, "workdir__unwritable": None}, syncs=True) == []
 
 
@@ -290,10 +290,10 @@ def test_a_host_of_a_cpu_cluster_that_knows_itself_only_as_loopback_is_refused()
     odd = {**CPU, "name": {"host": "gpu-b", "addresses": ["127.0.1.1"]}}
     (finding,) = judge_odd(odd, CPU)
     assert (finding.host, finding.check, finding.level) == (1, "names", "failure")
-    assert "gpu-b resolves to 127.0.1.1 alone" in finding.found and "/etc/hosts" in finding.mend
+    assert "gpu-b resolves to 127.0.1.1 alone" in finding.message and "/etc/hosts" in finding.fix
     assert judge_odd(odd, CPU, coordinator="127.0.0.1") == []
     (finding,) = judge_odd({**CPU, "name": {"host": "gpu-b", "addresses": []}}, CPU)
-    assert "gpu-b does not resolve" in finding.found
+    assert "gpu-b does not resolve" in finding.message
     assert judge_odd({**odd, "collectives": "mpi"}, CPU) == []
 
 
@@ -305,7 +305,7 @@ def test_hosts_that_are_one_machine_may_know_themselves_as_loopback() -> None:
 
 
 def test_with_sync_other_code_is_no_problem_but_edits_on_a_host_are_told() -> None:
-    look = Look(
+    look = HostReports(
         HOSTS,
         {
             0: facts(code={"digest": "1", "synced": "abcdef123", "changed": []}),
@@ -321,20 +321,20 @@ def test_with_sync_other_code_is_no_problem_but_edits_on_a_host_are_told() -> No
         *(("ok", "abcdef1"), ("ok", "to sync"), ("ok", "to sync")),
         ("warning", "changed"),
     ]
-    assert "a.py, b.py, c.py and 1 more in workdir changed" in code[-1].found
+    assert "a.py, b.py, c.py and 1 more in workdir changed" in code[-1].message
 
 
 def test_a_port_that_cannot_be_reached_is_told_with_its_problem() -> None:
     (finding,) = judge_odd({}, ports={1: "cannot reach gpu-a", 2: None, 3: None})
     assert (finding.host, finding.check, finding.level) == (1, "port", "failure")
-    assert "cannot reach gpu-a" in finding.found and "firewall" in finding.mend
+    assert "cannot reach gpu-a" in finding.message and "firewall" in finding.fix
 
 
 def test_a_proxy_in_the_way_is_fine_since_a_run_goes_past_it() -> None:
-    look = Look(HOSTS[:1], {0: facts(proxies={"https_proxy": "http://proxy:3128"})}, coordinator="10.0.0.9")
+    look = HostReports(HOSTS[:1], {0: facts(proxies={"https_proxy": "http://proxy:3128"})}, coordinator="10.0.0.9")
     (finding,) = (each for each in judge(look) if each.check == "proxy")
-    assert finding.level == "ok" and "https_proxy=http://proxy:3128 would take connections" in finding.found
-    assert finding.found.endswith("a run adds that to no_proxy of its processes")
+    assert finding.level == "ok" and "https_proxy=http://proxy:3128 would take connections" in finding.message
+    assert finding.message.endswith("a run adds that to no_proxy of its processes")
 
 
 @pytest.mark.parametrize(
@@ -353,12 +353,12 @@ def test_what_was_excepted_from_a_proxy_before_stays_so(env: dict[str, str], wan
 
 
 def test_of_an_unreachable_host_nothing_else_is_said() -> None:
-    look = Look(HOSTS, {0: facts()}, unreachable={1: "connection refused"}, offsets={1: (99.0, 0.0)})
+    look = HostReports(HOSTS, {0: facts()}, unreachable={1: "connection refused"}, offsets={1: (99.0, 0.0)})
     assert [finding.check for finding in judge(look) if finding.host == 1] == ["reachable"]
 
 
 def test_facts_that_are_absent_give_no_finding() -> None:
-    look = Look(HOSTS[:2], {0: {}, 1: {"time": 0.0, "platforms": "tpu"}})
+    look = HostReports(HOSTS[:2], {0: {}, 1: {"time": 0.0, "platforms": "tpu"}})
     assert {finding.check for finding in judge(look)} == {"reachable"}
 
 
@@ -476,14 +476,14 @@ def test_only_a_domain_that_all_share_is_dropped() -> None:
 # The table.
 
 
-def draw(look: Look) -> str:
+def draw(look: HostReports) -> str:
     return draw_table(look.hosts, judge(look))
 
 
 def test_hosts_that_are_all_fine_are_one_row() -> None:
     names = [f"tpu-{number}.us.example" for number in range(64)]
     found = {host: facts(**TPU, temp__free=(1 << 36) + host) for host in range(64)}
-    assert draw(Look(names, found, offsets={host: (host / 1000, 0.1) for host in found})) == (
+    assert draw(HostReports(names, found, offsets={host: (host / 1000, 0.1) for host in found})) == (
         "host          up  python  jax     jaxlib  numpy  code     clock  disk  shm  devices  names\n"
         "all 64 hosts  ok  3.11.7  0.10.2  0.10.2  2.3.5  aa4adc8  ok     ok    ok   4 TPUs   ok\n"
         "\n"
@@ -494,7 +494,7 @@ def test_hosts_that_are_all_fine_are_one_row() -> None:
 def test_one_bad_host_among_many_stands_out() -> None:
     names = [f"tpu-{number}.us.example" for number in range(64)]
     found = {host: facts(**TPU, **({"python__packages__jax": "0.9.1"} if host == 63 else {})) for host in range(64)}
-    assert draw(Look(names, found)) == (
+    assert draw(HostReports(names, found)) == (
         "host        up  python  jax      jaxlib  numpy  code     disk  shm  devices  names\n"
         "tpu-[0-62]  ok  3.11.7  0.10.2   0.10.2  2.3.5  aa4adc8  ok    ok   4 TPUs   ok\n"
         "tpu-63      ok  3.11.7  ✗ 0.9.1  0.10.2  2.3.5  aa4adc8  ok    ok   4 TPUs   ok\n"
@@ -508,7 +508,7 @@ def test_one_bad_host_among_many_stands_out() -> None:
 
 def test_failures_come_before_warnings_and_every_host_has_its_row() -> None:
     found = {0: facts(), 1: facts(shared_memory__free=1 << 20), 2: facts(devices__cuda=7)}
-    look = Look(HOSTS, found, unreachable={3: "cannot connect\nPermission denied (publickey)"})
+    look = HostReports(HOSTS, found, unreachable={3: "cannot connect\nPermission denied (publickey)"})
     assert draw(look) == (
         "host   up    python  jax     jaxlib  numpy  code     disk  shm     devices   names\n"
         "gpu-a  ok    3.11.7  0.10.2  0.10.2  2.3.5  aa4adc8  ok    ok      8 GPUs    ok\n"
@@ -555,21 +555,21 @@ def test_a_table_fits_100_columns_whatever_is_wrong(seed: int) -> None:
     offsets = {host: (pick.choice([0.0, 0.0, 99.0]), 0.0) for host in found}
     ports = {host: pick.choice([None, None, "no answer"]) for host in found}
     unreachable = {host: "connection refused" for host in range(count) if host not in found}
-    look = Look(names, found, unreachable, offsets, ports, coordinator="10.0.0.9")
+    look = HostReports(names, found, unreachable, offsets, ports, coordinator="10.0.0.9")
     table = draw(look).split("\n\n")[0].splitlines()
     assert max(map(len, table)) <= 100 and len(table) >= 2
 
 
 def test_a_cell_shows_the_worst_of_what_was_found_there() -> None:
     for free, other in ((500 << 20, 50 << 20), (50 << 20, 500 << 20), (50 << 20, 1 << 36)):
-        row = draw(Look(["one"], {0: facts(temp__free=free, workdir__free=other)})).splitlines()[1]
+        row = draw(HostReports(["one"], {0: facts(temp__free=free, workdir__free=other)})).splitlines()[1]
         assert "✗ 50 MB" in row and "500" not in row
 
 
 def test_the_same_problem_of_several_hosts_is_told_once() -> None:
     names = [f"gpu-{number}" for number in range(8)]
     found = {host: facts(**({"python__packages__jax": "0.9.1"} if host in (3, 5, 6) else {})) for host in range(8)}
-    text = draw(Look(names, found))
+    text = draw(HostReports(names, found))
     assert text.count("jax 0.9.1, 5 of 8 hosts have 0.10.2") == 1 and "✗ gpu-[3,5-6]: jax" in text
 
 
@@ -578,6 +578,6 @@ def test_two_thousand_hosts_are_judged_and_drawn_in_seconds() -> None:
     names = [f"node-{number}" for number in range(2000)]
     before = os.times()
     for of_host in (lambda host: "7", lambda host: str(host % 2), str):
-        draw(Look(names, {host: facts(python__packages__jax=of_host(host)) for host in range(2000)}))
+        draw(HostReports(names, {host: facts(python__packages__jax=of_host(host)) for host in range(2000)}))
     after = os.times()
     assert after.user - before.user < 30

@@ -14,8 +14,8 @@ import pytest
 from conftest import await_true, is_alive
 from test_agent import Talk, talk  # noqa: F401  (a fixture)
 
-from launcher import wire
-from launcher.agent import ports, setup
+from hostmesh.launcher import wire
+from hostmesh.launcher.agent.startup import ports, setup
 
 Talking = Callable[..., Talk]
 
@@ -29,7 +29,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def ask_for_setup(agent: Talk, home: Path, *commands: str, key: str = "a", **env: str) -> None:
-    agent.channel.send(wire.Setup(list(commands), key, str(home / "work"), env))
+    agent.channel.send(wire.RunSetup(list(commands), key, str(home / "work"), env))
 
 
 def test_setup_runs_once_for_each_content(talk: Talking, home: Path) -> None:  # noqa: F811
@@ -37,7 +37,7 @@ def test_setup_runs_once_for_each_content(talk: Talking, home: Path) -> None:  #
     ran = []
     for key in ("a", "a", "b", "b", "a"):
         ask_for_setup(agent, home, "echo x >> trace", key=key)
-        ran.append(agent.hear(wire.SetUp).ran)
+        ran.append(agent.hear(wire.SetupDone).ran)
     assert ran == [True, False, True, False, True]
     assert (home / "work" / "trace").read_text() == "x\n" * 3
 
@@ -54,7 +54,7 @@ def test_setup_commands_run_in_the_workdir_with_the_runs_environment(talk: Talki
 def set_up(agent: Talk, home: Path, *commands: str, key: str = "a") -> bool:
     """Whether it ran."""
     ask_for_setup(agent, home, *commands, key=key)
-    return agent.hear(wire.SetUp).ran
+    return agent.hear(wire.SetupDone).ran
 
 
 def test_setup_runs_again_when_its_workdir_was_deleted(talk: Talking, home: Path) -> None:  # noqa: F811
@@ -117,15 +117,15 @@ def test_a_setup_without_a_workdir_keeps_to_its_stamp(
     monkeypatch.setenv("HOME", str(home))
     agent, ran = talk(), []
     for _ in range(2):
-        agent.channel.send(wire.Setup(["touch made"], "a", None, {}))
-        ran.append(agent.hear(wire.SetUp).ran)
+        agent.channel.send(wire.RunSetup(["touch made"], "a", None, {}))
+        ran.append(agent.hear(wire.SetupDone).ran)
         (home / "made").unlink(missing_ok=True)
     assert ran == [True, False] and not (home / ".hostmesh").exists()
 
 
 def test_a_setup_whose_workdir_is_missing_is_told(talk: Talking, home: Path) -> None:  # noqa: F811
     agent = talk()
-    agent.channel.send(wire.Setup(["true"], "a", str(home / "none"), {}))
+    agent.channel.send(wire.RunSetup(["true"], "a", str(home / "none"), {}))
     assert agent.hear(wire.Refused).problem.startswith(f"setup: found no folder {home}/none to run its commands in")
 
 
@@ -156,7 +156,7 @@ def test_two_agents_do_not_set_up_one_host_at_the_same_time(talk: Talking, home:
     agents = [talk(), talk()]
     for agent in agents:
         ask_for_setup(agent, home, "test ! -e busy && touch busy && sleep 0.3 && rm busy && echo x >> trace")
-    ran = sorted(agent.hear(wire.SetUp).ran for agent in agents)
+    ran = sorted(agent.hear(wire.SetupDone).ran for agent in agents)
     assert ran == [False, True] and (home / "work" / "trace").read_text() == "x\n"
 
 

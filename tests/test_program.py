@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from launcher.cluster import Cluster, Host, Job, Sync
-from launcher.errors import UsageError
-from launcher.program import OURS, check_is_synced, find_sync_root, place_job
+from hostmesh.launcher.cluster.file import Cluster, Host, Job, Sync
+from hostmesh.launcher.errors import UsageError
+from hostmesh.launcher.job import OURS, check_is_synced, find_sync_root, place_job
 
 
 @pytest.fixture(autouse=True)
@@ -91,10 +91,10 @@ def test_a_synced_folder_that_does_not_exist_is_refused(tmp_path: Path) -> None:
         assert problem(job, source, tmp_path) == f"sync.from: found no folder {root}; {begins}"
 
 
-@pytest.mark.parametrize("name", ["worker.py", "launcher/__init__.py"])
+@pytest.mark.parametrize("name", ["hostmesh.py", "hostmesh/__init__.py"])
 def test_a_synced_module_that_would_hide_ours_is_refused(tmp_path: Path, name: str) -> None:
     write(tmp_path, f"src/{name}", "src/deep/run.py", "src/run.py")
-    hides = f"{tmp_path}/src/{name} would hide hostmesh's own package '{Path(name).parts[0].removesuffix('.py')}'"
+    hides = f"{tmp_path}/src/{name} would hide hostmesh's own package"
     assert problem(Job(module="m"), "src", tmp_path).startswith(hides)
     assert problem(Job(script="src/run.py"), "src", tmp_path).startswith(hides)
     # Python looks beside the script, and not where it is started.
@@ -102,17 +102,19 @@ def test_a_synced_module_that_would_hide_ours_is_refused(tmp_path: Path, name: s
 
 
 def test_a_module_beside_launch_but_not_synced_hides_nothing(tmp_path: Path) -> None:
-    write(tmp_path, "worker.py", "src/m.py")
+    write(tmp_path, "hostmesh.py", "src/m.py")
     assert place_job(Job(module="m"), cluster("src"), tmp_path) == Job(module="m")
 
 
 def test_our_own_source_may_be_synced() -> None:
-    assert place_job(Job(module="worker"), cluster("."), OURS) == Job(module="worker")
+    assert place_job(Job(module="hostmesh.worker"), cluster("."), OURS) == Job(module="hostmesh.worker")
 
 
-@pytest.mark.parametrize("job", [Job(script="/on/the/host.py"), Job(script="nowhere.sh"), Job(module="worker")])
+@pytest.mark.parametrize(
+    "job", [Job(script="/on/the/host.py"), Job(script="nowhere.sh"), Job(module="hostmesh.worker")]
+)
 def test_without_sync_the_job_is_the_hosts_own(tmp_path: Path, job: Job) -> None:
-    write(tmp_path, "worker.py")
+    write(tmp_path, "hostmesh.py")
     assert place_job(job, cluster(None), tmp_path) is job
 
 

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from conftest import REPO, Launch, Script, Start, await_true, clean_env, is_alive
 
-from launcher import __version__
-from launcher.checkout import Checkout, find_checkout
+from hostmesh import __version__
+from hostmesh.launcher.output.checkout import Checkout, find_checkout
 
 KEYS = ("folder", "command", "code", "versions")
 
@@ -106,17 +106,17 @@ def test_the_launcher_says_its_version_however_it_is_called(launch: Launch, tmp_
     (tmp_path / "worker.py").write_text("raise SystemExit('not this one')\n")
     by_name = launch("--version")
     assert by_name.returncode == 0 and by_name.stdout.startswith(f"hostmesh {__version__}")
-    command = [sys.executable, "-m", "launcher", "--version"]
+    command = [sys.executable, "-m", "hostmesh.launcher", "--version"]
     by_module = subprocess.run(command, cwd=tmp_path, env=clean_env(), capture_output=True, text=True)
     assert by_module.stdout == by_name.stdout and not by_module.stderr
     project = tomllib.loads((REPO / "pyproject.toml").read_text())
     assert project["project"]["dynamic"] == ["version"]
-    assert project["tool"]["setuptools"]["dynamic"]["version"] == {"attr": "launcher.__version__"}
+    assert project["tool"]["setuptools"]["dynamic"]["version"] == {"attr": "hostmesh.__version__"}
 
 
 def test_python_m_launcher_runs_a_job(script: Script, tmp_path: Path) -> None:
     """Also where the current folder has a `worker` of its own."""
     (tmp_path / "worker.py").write_text("x = 1\n")
-    command = [sys.executable, "-m", "launcher", "--local", "1", "--", "echo", "hi"]
+    command = [sys.executable, "-m", "hostmesh.launcher", "--local", "1", "--", "echo", "hi"]
     done = subprocess.run(command, cwd=tmp_path, env=clean_env(), capture_output=True, text=True, timeout=60)
     assert done.returncode == 0 and done.stdout == "[0 localhost] hi\n", done.stderr

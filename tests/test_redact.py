@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from launcher.redact import Redactor, redact_json, redact_text
+from hostmesh.launcher.output.redact import Redactor, redact_json, redact_text
 
 PEM = "-----BEGIN KEY-----\nMIIE\"v'QIB\\ADé\n-----END KEY-----\n"
 

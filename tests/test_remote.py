@@ -15,7 +15,7 @@ import pytest
 from conftest import Launch, Script, Start, await_true, processes_of
 from sshd import Sshd, free_port, needs_sshd
 
-from launcher.run import Run
+from hostmesh.launcher.output.run_folder import Run
 
 pytestmark = needs_sshd
 

@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 from conftest import LAUNCH, REPO, clean_env
 
+from hostmesh.launcher.bundle import OF_THE_AGENT, find_modules
+
 LAUNCHER = sorted((REPO / "launcher").rglob("*.py"))
 WORKER = sorted((REPO / "worker").rglob("*.py"))
-SHIPPED = [REPO / "launcher/wire.py", REPO / "worker/identity.py", *sorted((REPO / "launcher/agent").glob("*.py"))]
+SHIPPED = [path.resolve() for path in find_modules(*OF_THE_AGENT).values()]
 
 
 def imports(path: Path) -> set[str]:
@@ -28,18 +30,31 @@ def imports(path: Path) -> set[str]:
 
 @pytest.mark.parametrize("path", LAUNCHER, ids=lambda p: str(p.relative_to(REPO)))
 def test_the_launcher_imports_nothing_of_the_worker_but_identity(path: Path) -> None:
-    assert not {name for name in imports(path) if name.startswith("worker") and not name.startswith("worker.identity")}
+    assert not {
+        name
+        for name in imports(path)
+        if name.startswith("hostmesh.worker") and not name.startswith("hostmesh.worker.identity")
+    }
 
 
 @pytest.mark.parametrize("path", WORKER, ids=lambda p: str(p.relative_to(REPO)))
 def test_the_worker_imports_nothing_of_the_launcher(path: Path) -> None:
-    assert not {name for name in imports(path) if name.partition(".")[0] == "launcher"}
+    assert not {name for name in imports(path) if name.startswith("hostmesh.launcher")}
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda p: str(p.relative_to(REPO)))
 def test_what_is_shipped_needs_only_the_standard_library(path: Path) -> None:
-    tops = {name.partition(".")[0] for name in imports(path)} - {"launcher", "worker"}
-    assert tops <= sys.stdlib_module_names
+    names = imports(path)
+    assert {name.partition(".")[0] for name in names} - {"hostmesh"} <= sys.stdlib_module_names
+    if path.parent.name != "hostmesh":  # whose names are imported when they are used
+        shipped = ("hostmesh.launcher.agent", "hostmesh.launcher.wire", "hostmesh.worker.identity")
+        assert not {name for name in names if name.count(".") > 1 and not name.startswith(shipped)}
+
+
+@pytest.mark.parametrize("path", [*LAUNCHER, *WORKER], ids=lambda p: str(p.relative_to(REPO)))
+def test_the_folders_are_imported_by_the_packages_name_only(path: Path) -> None:
+    """`launcher` and `worker` are names that users have for their own modules."""
+    assert not {"launcher", "worker"} & {name.partition(".")[0] for name in imports(path)}
 
 
 def test_what_is_shipped_parses_on_python_3_9() -> None:
@@ -47,7 +62,16 @@ def test_what_is_shipped_parses_on_python_3_9() -> None:
         ast.parse(path.read_text(), feature_version=(3, 9))
 
 
-@pytest.mark.parametrize("module", ["launcher.cli", "launcher.launch", "worker", "worker.boot", "worker.distributed"])
+@pytest.mark.parametrize(
+    "module",
+    [
+        "hostmesh.launcher.cli",
+        "hostmesh.launcher.launch",
+        "hostmesh",
+        "hostmesh.worker.process.boot",
+        "hostmesh.worker.distributed",
+    ],
+)
 def test_importing_does_not_import_jax(module: str) -> None:
     check = f"import sys, {module}; assert not {{'jax', 'jaxlib', 'numpy', 'yaml', 'fabric'}} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", check], env=clean_env(), check=True)

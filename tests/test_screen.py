@@ -13,11 +13,11 @@ from typing import TextIO
 
 import pytest
 
-from launcher.lines import LineCutter
-from launcher.logs import ProcessLog
-from launcher.screen import CHUNK, Screen, use_colour
+from hostmesh.launcher.output.lines import LineCutter
+from hostmesh.launcher.output.logs import ProcessLog
+from hostmesh.launcher.output.screen import CHUNK, Screen, use_colour
 
-PATIENCE = 20.0
+TIMEOUT = 20.0
 LINE = b"2031-05-04 12:00:00 INFO train: step 1234 loss 0.12345 accuracy 0.9876 lr 1.0e-3\n"
 BLOCK = LINE * (CHUNK // len(LINE))
 
@@ -79,7 +79,7 @@ def cut(*chunks: bytes, colour: bool = False) -> list[str]:
 def read_until(reader: int, wanted: bytes) -> bytes:
     data = b""
     while wanted not in data:
-        assert select.select([reader], [], [], PATIENCE)[0], f"no {wanted!r} came"
+        assert select.select([reader], [], [], TIMEOUT)[0], f"no {wanted!r} came"
         data += os.read(reader, 1 << 20)
     return data
 
@@ -265,7 +265,7 @@ def test_lines_are_prefixed_with_padded_labels_and_half_lines_come_at_the_end(ma
     second.write(b"half of a closed log")
     second.close()
     screen.start()
-    assert screen.finish(PATIENCE)
+    assert screen.finish(TIMEOUT)
     assert sorted(out.getvalue().splitlines()) == sorted(
         ["[0   ] one", "[0   ] ", "[0   ] tw", "[10 b] half of a closed log"]
     )
@@ -278,7 +278,7 @@ def test_labels_are_coloured_by_index_and_only_if_asked(make_log: MakeLog) -> No
         screen = Screen(out, colour)
         screen.follow(log, "0", index)
         log.write(b"\x1b[31mred\n")
-        assert screen.finish(PATIENCE)
+        assert screen.finish(TIMEOUT)
         shown.append(out.getvalue())
     assert shown[0].startswith("\x1b[") and shown[0].endswith("m[0]\x1b[0m \x1b[31mred\x1b[0m\n")
     assert shown[0] == shown[2] != shown[1]
@@ -299,7 +299,7 @@ def test_lines_are_shown_while_the_run_goes_on(make_log: MakeLog, pipe: Pipe) ->
     log.close()
     screen.wake()
     assert read_until(reader, b"half\n") == b"[0] half\n"
-    assert screen.finish(PATIENCE)
+    assert screen.finish(TIMEOUT)
 
 
 def test_a_quiet_progress_bar_appears_without_further_output(make_log: MakeLog, pipe: Pipe) -> None:
@@ -310,7 +310,7 @@ def test_a_quiet_progress_bar_appears_without_further_output(make_log: MakeLog, 
     screen.start()
     assert read_until(reader, b"\n") == b"[0] 20%\n"
     log.write(b"\n")
-    assert screen.finish(PATIENCE)
+    assert screen.finish(TIMEOUT)
 
 
 def test_only_what_this_attempt_wrote_is_shown(make_log: MakeLog, tmp_path: Path) -> None:
@@ -319,7 +319,7 @@ def test_only_what_this_attempt_wrote_is_shown(make_log: MakeLog, tmp_path: Path
     log.write(b"now\n")
     screen = Screen(out, colour=False)
     screen.follow(log, "0", 0)
-    assert screen.finish(PATIENCE)
+    assert screen.finish(TIMEOUT)
     assert out.getvalue() == "[0] now\n"
 
 
@@ -335,7 +335,7 @@ def test_a_note_comes_after_all_output_before_it(make_log: MakeLog) -> None:
     logs[0].write(BLOCK * 5)
     screen.start()
     screen.note("the end")
-    assert screen.finish(PATIENCE)
+    assert screen.finish(TIMEOUT)
     before, _, after = out.getvalue().partition("the note\n")
     assert before.count("[0]") >= 5 * BLOCK.count(b"\n") and before.endswith("\n")
     assert "[1] half\n" in before
@@ -358,7 +358,7 @@ def test_what_several_processes_say_is_shown_once_and_in_time(make_log: MakeLog,
         log.write(b"no newline at the end")
         log.close()
     screen.note("the verdict")
-    assert screen.finish(PATIENCE)
+    assert screen.finish(TIMEOUT)
     assert read_until(reader, b"verdict\n") == b"[0,2   ] no newline at the end\nthe verdict\n"
 
 
@@ -371,7 +371,7 @@ def test_a_line_of_one_process_does_not_wait_for_the_others_for_long(make_log: M
     log.write(b"alone\n")
     screen.wake()
     assert read_until(reader, b"\n") == b"[0] alone\n"
-    assert screen.finish(PATIENCE)
+    assert screen.finish(TIMEOUT)
 
 
 def test_only_wanted_processes_are_shown_and_all_their_lines_if_asked(make_log: MakeLog) -> None:
@@ -381,7 +381,7 @@ def test_only_wanted_processes_are_shown_and_all_their_lines_if_asked(make_log: 
         for process_id, log in enumerate(logs):
             screen.follow(log, str(process_id), process_id)
         screen.note("told")
-        assert screen.finish(PATIENCE)
+        assert screen.finish(TIMEOUT)
         return out.getvalue().splitlines()
 
     logs = [make_log(str(k)) for k in range(3)]
@@ -401,7 +401,7 @@ def test_a_flood_of_several_processes_is_shown_whole(make_log: MakeLog) -> None:
         screen.follow(log, str(process_id), process_id)
         log.write(BLOCK * 5 + b"done\n")
         log.close()
-    assert screen.finish(PATIENCE)
+    assert screen.finish(TIMEOUT)
     counts = dict.fromkeys(range(3), 0)
     for line in out.getvalue().splitlines():
         first, _, last = line[1 : line.index("]")].partition("-")
@@ -423,7 +423,7 @@ def test_a_stalled_reader_delays_nobody_and_loses_nothing(make_log: MakeLog, pip
     assert time.monotonic() - began < 10
     assert not screen.finish(0.2)
     shown = read_until(reader, b"note 99\n")
-    assert screen.finish(PATIENCE)
+    assert screen.finish(TIMEOUT)
     lines = shown.splitlines()
     assert [line for line in lines if line.startswith(b"note")] == [b"note %d" % i for i in range(100)]
     assert lines.count(b"[0] " + LINE[:-1]) == 100 * BLOCK.count(b"\n") == len(lines) - 100
@@ -433,8 +433,8 @@ def test_the_launcher_can_exit_while_its_reader_is_stalled(tmp_path: Path) -> No
     script = f"""
 import sys
 from pathlib import Path
-from launcher.logs import ProcessLog
-from launcher.screen import Screen
+from hostmesh.launcher.output.logs import ProcessLog
+from hostmesh.launcher.output.screen import Screen
 log = ProcessLog(Path({str(tmp_path / "log")!r}), [])
 log.write(b"line\\n" * 200_000)
 screen = Screen(sys.stdout, False)
@@ -444,9 +444,9 @@ stopped = screen.finish(0.2)
 log.close()
 sys.exit(40 + stopped)
 """
-    argv, root = [sys.executable, "-E", "-c", script], Path(__file__).parents[1]
+    argv, root = [sys.executable, "-E", "-c", script], Path(__file__).parents[1] / "src"
     with subprocess.Popen(argv, cwd=root, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        assert process.wait(PATIENCE) == 40
+        assert process.wait(TIMEOUT) == 40
         assert process.stderr and process.stderr.read() == b""
 
 
@@ -460,7 +460,7 @@ def test_a_terminal_made_non_blocking_loses_nothing(make_log: MakeLog, pipe: Pip
     screen.note("end")
     assert not screen.finish(0.1)
     assert read_until(reader, b"end\n").count(b"[0]") == 10 * BLOCK.count(b"\n")
-    assert screen.finish(PATIENCE) and not screen.broken
+    assert screen.finish(TIMEOUT) and not screen.broken
 
 
 def test_a_reader_that_leaves_ends_the_printing_quietly(make_log: MakeLog) -> None:
@@ -471,10 +471,10 @@ def test_a_reader_that_leaves_ends_the_printing_quietly(make_log: MakeLog) -> No
         screen.follow(log, "0", 0)
         screen.start()
         log.write(BLOCK)
-        assert screen.finish(PATIENCE)
+        assert screen.finish(TIMEOUT)
         assert screen.broken
         screen.note("nobody will see this")
-        assert screen.finish(PATIENCE)
+        assert screen.finish(TIMEOUT)
 
 
 def test_a_closed_stream_ends_the_printing_quietly(make_log: MakeLog) -> None:
@@ -484,7 +484,7 @@ def test_a_closed_stream_ends_the_printing_quietly(make_log: MakeLog) -> None:
     out.close()
     log.write(b"x\n")
     screen.note("still told")
-    assert screen.finish(PATIENCE) and screen.broken
+    assert screen.finish(TIMEOUT) and screen.broken
     assert notes.getvalue() == "still told\n"
 
 
@@ -495,7 +495,7 @@ def test_a_note_does_not_wait_for_lines_that_nobody_will_see(make_log: MakeLog) 
     log.write(BLOCK * 20)
     screen.note("told all the same")  # behind 20 blocks, of which the first breaks the stream
     out.close()
-    assert screen.finish(PATIENCE)
+    assert screen.finish(TIMEOUT)
     assert notes.getvalue() == "told all the same\n"
 
 
@@ -507,7 +507,7 @@ def test_a_note_does_not_wait_for_the_end_of_a_muted_log(make_log: MakeLog) -> N
     log.close()
     screen.note("told")
     screen.mute(log)
-    assert screen.finish(PATIENCE)
+    assert screen.finish(TIMEOUT)
     assert out.getvalue() == "[0] x\ntold\n"
 
 
@@ -515,7 +515,7 @@ def test_a_note_that_quotes_a_process_cannot_garble_the_screen() -> None:
     out = io.StringIO()
     screen = Screen(out, colour=True)
     screen.note("failed:\n  Odd: \x1b[2Jgone\x1b]0;title\x07\x9b5A\n  last")
-    assert screen.finish(PATIENCE)
+    assert screen.finish(TIMEOUT)
     assert out.getvalue() == "failed:\n  Odd: gone5A\n  last\n"
 
 
@@ -528,7 +528,7 @@ def test_a_muted_log_shows_what_came_before_and_no_more(make_log: MakeLog) -> No
     screen.mute(log)
     log.write(b"ne\nafter\n")
     other.write(b"heard\n")
-    assert screen.finish(PATIENCE)
+    assert screen.finish(TIMEOUT)
     assert sorted(out.getvalue().splitlines()) == ["[0] before", "[1] heard"]
 
 
@@ -543,7 +543,7 @@ def test_characters_that_the_terminal_cannot_show_are_replaced(
         screen = Screen(out, colour=False)
         screen.follow(log, "0", 0)
         screen.note("caf\udce9")
-        assert screen.finish(PATIENCE) and not screen.broken
+        assert screen.finish(TIMEOUT) and not screen.broken
         out.buffer.seek(0)
         assert out.buffer.read() == "[0] né \u2713\ncaf\udce9\n".encode(encoding, "replace")
 
@@ -557,7 +557,7 @@ def test_a_vanished_log_is_reported_only(make_log: MakeLog, vanish: Callable[[Pa
         log.write(b"line\n")
     vanish(logs[0].path)
     screen.note("end")
-    assert screen.finish(PATIENCE)
+    assert screen.finish(TIMEOUT)
     first, second, last = out.getvalue().splitlines()
     assert first.startswith(f"[0] (the rest cannot be shown: {logs[0].path}: ")
     assert (second, last) == ("[1] line", "end")
@@ -572,9 +572,9 @@ def test_a_flood_from_one_process_does_not_hold_up_another(make_log: MakeLog) ->
     screen.follow(flood, "flood", 0)
     screen.follow(quiet, "quiet", 1)
     screen.start()
-    assert out.seen.wait(PATIENCE)
+    assert out.seen.wait(TIMEOUT)
     assert 0 < out.before < 4 * CHUNK
-    assert screen.finish(PATIENCE)
+    assert screen.finish(TIMEOUT)
 
 
 def test_much_output_takes_little_memory(make_log: MakeLog) -> None:
@@ -588,7 +588,7 @@ def test_much_output_takes_little_memory(make_log: MakeLog) -> None:
             log.write(BLOCK)
             screen.wake()
             largest = max(largest, resident_bytes()) if i % 50 == 0 else largest
-        assert screen.finish(PATIENCE)
+        assert screen.finish(TIMEOUT)
     assert max(largest, resident_bytes()) - before < 32 * 2**20
 
 
@@ -599,14 +599,14 @@ def test_the_thread_wakes_by_itself_only_for_a_progress_bar(make_log: MakeLog) -
     plain.write(b"line\nhalf")
     screen.start()
     screen.wake()
-    assert screen._patience() is None
+    assert screen._timeout() is None
     screen.follow(bar, "1", 1)
     bar.write(b"line\n10%\r")
     screen.wake()
-    assert out.seen.wait(PATIENCE)
-    assert 0 < (screen._patience() or 0) <= 1
-    assert screen.finish(PATIENCE)
-    assert screen._patience() is None
+    assert out.seen.wait(TIMEOUT)
+    assert 0 < (screen._timeout() or 0) <= 1
+    assert screen.finish(TIMEOUT)
+    assert screen._timeout() is None
 
 
 # --- use_colour

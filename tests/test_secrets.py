@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from conftest import LAUNCH, Launch, Script, Start
 
-from launcher import wire
-from launcher.arriving import redact_arrival
-from launcher.channel import Ended, Heard
-from launcher.redact import SHORTEST_CUT, redact_cut_bytes, redact_cut_json
-from launcher.screen import Screen
+from hostmesh.launcher import wire
+from hostmesh.launcher.output.redact import MIN_CUT, redact_cut_bytes, redact_cut_json
+from hostmesh.launcher.output.screen import Screen
+from hostmesh.launcher.supervisor.arrivals import redact_arrival
+from hostmesh.launcher.supervisor.channel import Ended, Heard
 
 TOKEN = "tops3cret-4711-abcdefghij"
 PEM = (
@@ -23,13 +23,13 @@ PEM = (
     + "\n".join(f"MIIEvQIBADAN{number:04d}Bgkq'hkiG9w0B\"" for number in range(40))
     + "\n-----END KEY-----\n"
 )
-SHORTEST_LEAK = 5
+MIN_LEAK = 5
 
 
 def leaks(text: str, secret: str) -> list[str]:
     """Parts of the secret, or of an escaped form of it, that can be read in the text."""
     forms = {secret, json.dumps(secret)[1:-1], repr(secret)[1:-1]}
-    parts = {form[at : at + SHORTEST_LEAK] for form in forms for at in range(len(form) - SHORTEST_LEAK + 1)}
+    parts = {form[at : at + MIN_LEAK] for form in forms for at in range(len(form) - MIN_LEAK + 1)}
     return sorted(part for part in parts if part in text)
 
 
@@ -37,7 +37,7 @@ def leaks(text: str, secret: str) -> list[str]:
 @pytest.mark.parametrize("secret", [TOKEN, PEM])
 def test_a_secret_across_a_cut_is_taken_out_wherever_the_cut_is(quote: Any, secret: str) -> None:
     shown = quote(secret)
-    filler = "x" * SHORTEST_CUT
+    filler = "x" * MIN_CUT
     for cut in range(1, len(shown), 1 if secret is TOKEN else 7):
         for text in (filler + shown[:cut], shown[cut:] + filler):
             assert leaks(redact_cut_json(text, [secret]), secret) == [], cut
@@ -54,8 +54,8 @@ def test_a_text_from_the_middle_of_a_secret_says_nothing() -> None:
 def test_a_character_that_was_cut_in_two_hides_nothing() -> None:
     secret = "pässwört-" + "ö" * 20
     for cut in range(1, len(secret.encode())):
-        text = (b"x" * SHORTEST_CUT + secret.encode()[:cut]).decode(errors="replace")
-        tail = (secret.encode()[cut:] + b"x" * SHORTEST_CUT).decode(errors="replace")
+        text = (b"x" * MIN_CUT + secret.encode()[:cut]).decode(errors="replace")
+        tail = (secret.encode()[cut:] + b"x" * MIN_CUT).decode(errors="replace")
         assert "ö" not in redact_cut_json(text, [secret]) and "ö" not in redact_cut_json(tail, [secret])
         assert "ässw" not in redact_cut_json(text, [secret])
 
@@ -215,8 +215,11 @@ def test_last_words_that_begin_in_a_secret(launch: Launch, script: Script, tmp_p
 def test_an_agent_that_does_not_start_and_prints_a_secret(
     launch: Launch, script: Script, tmp_path: Path, command: list[str], last: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    impatient = "import launcher.supervisor as s, launcher.check as c; s.CONNECT_PATIENCE = c.HELLO_PATIENCE = 2.0; "
-    monkeypatch.setattr("conftest.LAUNCH", [*LAUNCH[:-1], impatient + LAUNCH[-1]])
+    short_timeouts = (
+        "from hostmesh.launcher import check; from hostmesh.launcher.supervisor import loop; "
+        "loop.CONNECT_TIMEOUT = check.HELLO_TIMEOUT = 2.0; "
+    )
+    monkeypatch.setattr("conftest.LAUNCH", [*LAUNCH[:-1], short_timeouts + LAUNCH[-1]])
     words = f"{echo('TOKEN', 'KEY')}; head -c 8100 /dev/zero | tr '\\0' z"
     script(f"#!/bin/sh\n{words}\n{{ {words}; }} >&2\n{last}\n", "agent")
     (tmp_path / "agent").chmod(0o755)

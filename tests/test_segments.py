@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from conftest import LiveRun, Script, Start, await_true
 
-from launcher.agent.segments import NOTES, Segments, list_held, remove_noted
+from hostmesh.launcher.agent.segments import NOTES, Segments, list_held, remove_noted
 
 SHM = Path("/dev/shm")
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="a matter of Linux")

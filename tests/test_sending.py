@@ -14,10 +14,10 @@ from conftest import LAUNCH, clean_env
 from sshd import needs_sshd
 from test_remote import Cluster, cluster, sshd  # noqa: F401  (fixtures)
 
-from launcher import tree as tree_module
-from launcher import wire
-from launcher.sending import LeftOut, Sending, Unsendable
-from launcher.tree import read_tree
+from hostmesh.launcher import wire
+from hostmesh.launcher.sync import tree as tree_module
+from hostmesh.launcher.sync.sending import LeftOut, Sending, Unsendable
+from hostmesh.launcher.sync.tree import read_tree
 
 CHANGES = "it changes while it is being sent"
 
@@ -44,11 +44,11 @@ def test_a_file_that_changed_is_left_out_on_every_host_and_told_once(source: Pat
     sending = Sending(read_tree(source))
     (source / "a.txt").write_text("other")
     sent, reported = send(sending, [0, 1])
-    assert sent[0] == wire.Leave(0) and sent[1].number == 1 and sent[1].last
+    assert sent[0] == wire.SkipFile(0) and sent[1].number == 1 and sent[1].last
     assert reported == [LeftOut("a.txt", CHANGES)]
     (source / "a.txt").write_text("listed")  # it is what it was, but some host is without it
     sent, reported = send(sending, [0])
-    assert sent == [wire.Leave(0)] and reported == []
+    assert sent == [wire.SkipFile(0)] and reported == []
 
 
 def test_a_file_that_some_host_got_cannot_be_left_out_on_another(source: Path) -> None:
@@ -96,8 +96,8 @@ def test_two_hosts_at_once_never_differ(source: Path) -> None:
     slow = sending.pieces([0], reported.append)
     assert [next(slow).number for _ in range(2)] == [0, 0]
     os.truncate(source / "a.txt", 1 << 20)
-    assert list(sending.pieces([0], reported.append))[-1] == wire.Leave(0)
-    assert list(slow) == [wire.Leave(0)]
+    assert list(sending.pieces([0], reported.append))[-1] == wire.SkipFile(0)
+    assert list(slow) == [wire.SkipFile(0)]
     assert [type(event) for event in reported] == [LeftOut]
 
 
@@ -153,8 +153,8 @@ def test_a_run_whose_output_goes_to_the_synced_folder_starts(
 
 SWAP = """
 import os, sys
-from launcher import tree
-from launcher.cli import main
+from hostmesh.launcher.sync import tree
+from hostmesh.launcher.cli import main
 
 tree.KEPT_SIZE = -1
 read_tree = tree.read_tree

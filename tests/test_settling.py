@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from conftest import REPO, Launch, Script, clean_env
 
-from launcher.channel import Channel, Ended
-from launcher.cluster import Host
-from launcher.errors import Unreachable
-from launcher.transports.docker import DockerStream
-from launcher.transports.local import LocalStream
+from hostmesh.launcher.cluster.file import Host
+from hostmesh.launcher.errors import Unreachable
+from hostmesh.launcher.supervisor.channel import Channel, Ended
+from hostmesh.launcher.transports.docker import DockerStream
+from hostmesh.launcher.transports.local import LocalStream
 
 
 class BrokenStream:
@@ -42,7 +42,7 @@ class BrokenStream:
     def write(self, data: bytes) -> None:
         self._act("write")
 
-    def close(self, patience: float = 0.0) -> None:
+    def close(self, timeout: float = 0.0) -> None:
         for _ in range(3):
             self._closed.put(b"")
 
@@ -111,7 +111,7 @@ def test_without_fabric_every_host_says_what_to_install(
     (tmp_path / "fakes" / "fabric.py").write_text(
         "raise ModuleNotFoundError(\"No module named 'fabric'\", name='fabric')"
     )
-    done = launch(*command, ssh_cluster, env={"PYTHONPATH": f"{tmp_path / 'fakes'}:{REPO}"}, timeout=30)
+    done = launch(*command, ssh_cluster, env={"PYTHONPATH": f"{tmp_path / 'fakes'}:{REPO / 'src'}"}, timeout=30)
     said = done.stdout + done.stderr
     assert done.returncode == 69 and "cannot import fabric, which SSH needs" in said
     assert "pip install 'hostmesh'" in said and "Traceback" not in said
@@ -124,7 +124,14 @@ def test_a_user_without_a_home_is_told_instead_of_waiting(tmp_path: Path, ssh_cl
     nobody = (
         "import pwd\ndef unknown(uid): raise KeyError(f'getpwuid(): uid not found: {uid}')\npwd.getpwuid = unknown\n"
     )
-    line = [sys.executable, "-P", "-c", f"{nobody}from launcher.cli import main; main()", *command, ssh_cluster]
+    line = [
+        sys.executable,
+        "-P",
+        "-c",
+        f"{nobody}from hostmesh.launcher.cli import main; main()",
+        *command,
+        ssh_cluster,
+    ]
     done = subprocess.run(line, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=30)
     said = " ".join((done.stdout + done.stderr).split())
     assert done.returncode == 69 and "HOME is not set" in said and "Traceback" not in said

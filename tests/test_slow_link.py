@@ -13,16 +13,16 @@ import pytest
 from conftest import await_true
 from test_agent import SlowStream
 
-from launcher.agent.hunt import MARK
-from launcher.bundle import pack_agent, pack_code
-from launcher.cluster import Job, local_cluster
-from launcher.events import EventLog
-from launcher.plan import make_plan
-from launcher.run import Run
-from launcher.screen import Screen
-from launcher.supervisor import Supervisor
-from launcher.verdict import Verdict
-from worker.identity import RUN_ID
+from hostmesh.launcher.agent.process_tree import MARK
+from hostmesh.launcher.bundle import pack_agent, pack_code
+from hostmesh.launcher.cluster.file import Job, local_cluster
+from hostmesh.launcher.output.events import EventLog
+from hostmesh.launcher.output.run_folder import Run
+from hostmesh.launcher.output.screen import Screen
+from hostmesh.launcher.plan import make_plan
+from hostmesh.launcher.supervisor.loop import Supervisor
+from hostmesh.launcher.supervisor.verdict import Verdict
+from hostmesh.worker.identity import RUN_ID
 
 # Process 0 prints what takes the link 40 s; process 1 fails when it is told to.
 CHATTY = """

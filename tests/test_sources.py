@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 from conftest import REPO, clean_env
 
-from worker.errors import DataError
-from worker.rows import leaves, map_leaves, take_rows
-from worker.sources import as_source, as_stream, open_source
-from worker.sources.reading import Source
-from worker.stream import Stream
+from hostmesh.worker.errors import DataError
+from hostmesh.worker.loading.rows import leaves, map_leaves, take_rows
+from hostmesh.worker.sources import as_source, as_stream, open_source
+from hostmesh.worker.sources.base import Source
+from hostmesh.worker.streams.stream import Stream
 
 Ids = np.ndarray[Any, np.dtype[np.int64]]
 Pair = namedtuple("Pair", "x y")
@@ -318,8 +318,8 @@ def test_a_read_with_too_few_rows_is_refused() -> None:
 
 def test_importing_sources_imports_no_system() -> None:
     systems = ["jax", "grain", "tensorflow", "tensorflow_datasets", "torch", "datasets", "datarax", "array_record"]
-    check = f"import sys, worker.sources; assert not set({systems}) & set(sys.modules)"
-    use = "worker.sources.as_source({'x': [__import__('numpy').zeros(3)]}); worker.sources.open_source('digits:test')"
+    check = f"import sys; from hostmesh.worker import sources; assert not set({systems}) & set(sys.modules)"
+    use = "sources.as_source({'x': [__import__('numpy').zeros(3)]}); sources.open_source('digits:test')"
     code = f"{check}; {use}; {check.partition('; ')[2]}"
     subprocess.run([sys.executable, "-c", code], env=clean_env(), cwd=REPO, check=True)
 

@@ -10,10 +10,10 @@ import pytest
 from array_record.python.array_record_module import ArrayRecordWriter
 from test_sources import check_contract, make_ids
 
-from worker.errors import DataError
-from worker.sources import open_source
-from worker.sources.array_record import array_record_source, parse_fields
-from worker.sources.reading import Source
+from hostmesh.worker.errors import DataError
+from hostmesh.worker.sources import open_source
+from hostmesh.worker.sources.array_record import array_record_source, parse_fields
+from hostmesh.worker.sources.base import Source
 
 FIELDS = "image:uint8:4x3,label:int32"
 COUNT = 300

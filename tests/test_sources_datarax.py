@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from test_sources import check_contract
 
-from worker.errors import DataError
-from worker.sources import as_source
-from worker.sources.reading import BlockSource
+from hostmesh.worker.errors import DataError
+from hostmesh.worker.sources import as_source
+from hostmesh.worker.sources.base import BlockSource
 
 pytest.importorskip("datarax", reason="hostmesh[datarax]")
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from test_sources import check_contract, make_ids
 
-from worker.errors import DataError
-from worker.sources import as_source
-from worker.sources.reading import Source
+from hostmesh.worker.errors import DataError
+from hostmesh.worker.sources import as_source
+from hostmesh.worker.sources.base import Source
 
 COUNT = 40
 BLOCK = {"image": np.arange(COUNT * 6, dtype=np.uint8).reshape(COUNT, 2, 3), "label": np.arange(COUNT)}

@@ -14,9 +14,9 @@ import pytest
 from conftest import REPO, Launch, Script, clean_env
 from test_sources import assert_same, check_contract, make_ids
 
-from worker.errors import DataError
-from worker.sources import as_source, as_stream, open_source
-from worker.sources.reading import Source
+from hostmesh.worker.errors import DataError
+from hostmesh.worker.sources import as_source, as_stream, open_source
+from hostmesh.worker.sources.base import Source
 
 datasets = pytest.importorskip("datasets", reason="hostmesh[hugging-face]")
 
@@ -156,14 +156,14 @@ def assert_same_on_device(found: dict[str, Any], wanted: dict[str, jax.Array]) -
 FORMATS = """
 import datasets
 import numpy as np
-import worker
+import hostmesh
 
-worker.join()
-mesh = worker.make_mesh(data=-1)
+hostmesh.join()
+mesh = hostmesh.make_mesh(data=-1)
 data = datasets.Dataset.from_dict({"x": [[n, n + 1] for n in range(40)], "y": [n / 2 for n in range(40)]})
 for kind in ("jax", "numpy", "torch"):
-    for rows in (data.with_format(kind), worker.as_stream(data.to_iterable_dataset().with_format(kind))):
-        loader = worker.Loader(rows, mesh, 8, epochs=1, shuffle=False)
+    for rows in (data.with_format(kind), hostmesh.as_stream(data.to_iterable_dataset().with_format(kind))):
+        loader = hostmesh.Loader(rows, mesh, 8, epochs=1, shuffle=False)
         for batch in loader:
             ids = np.arange(8 * loader.step - 8, 8 * loader.step)
             wanted_x, wanted_y = np.stack([ids, ids + 1], 1).astype(np.int32), (ids / 2).astype(np.float32)
@@ -297,8 +297,8 @@ def run(code: str, **env: str) -> str:
 CATCH = """
 import sys
 {0}
-from worker.errors import WorkerError
-from worker.sources import open_source
+from hostmesh.worker.errors import WorkerError
+from hostmesh.worker.sources import open_source
 try:
     open_source("hf:someone/something?split=train")
 except WorkerError as error:

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from worker.errors import DataError
-from worker.rows import check_ids, count_rows, leaves, map_leaves, split_block, stack_records
+from hostmesh.worker.errors import DataError
+from hostmesh.worker.loading.rows import check_ids, count_rows, leaves, map_leaves, split_block, stack_records
 
 Pair = namedtuple("Pair", "x y")
 

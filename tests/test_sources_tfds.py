@@ -12,10 +12,10 @@ import pytest
 from conftest import REPO, clean_env
 from test_sources import assert_same, check_contract, make_ids
 
-from worker.errors import DataError
-from worker.rows import stack_records
-from worker.sources import as_source, open_source
-from worker.sources.reading import Source
+from hostmesh.worker.errors import DataError
+from hostmesh.worker.loading.rows import stack_records
+from hostmesh.worker.sources import as_source, open_source
+from hostmesh.worker.sources.base import Source
 
 tfds = pytest.importorskip("tensorflow_datasets", reason="hostmesh[tensorflow]")
 
@@ -179,7 +179,7 @@ def test_reading_needs_no_tensorflow(data_dir: str) -> None:
     """Its import takes longer than most starts."""
     code = f"""
 import sys, numpy
-from worker.sources import open_source
+from hostmesh.worker.sources import open_source
 open_source("tfds:plain/train?data_dir={data_dir}").read(numpy.arange(5))
 assert "tensorflow" not in sys.modules"""
     subprocess.run([sys.executable, "-c", code], env=clean_env(), cwd=REPO, check=True, timeout=100)
@@ -189,8 +189,8 @@ def test_a_missing_package_is_named_with_its_extra(data_dir: str) -> None:
     code = """
 import sys
 sys.modules["tensorflow_datasets"] = None
-from worker.sources import open_source
-from worker.errors import MissingPackageError
+from hostmesh.worker.sources import open_source
+from hostmesh.worker.errors import MissingPackageError
 try:
     open_source("tfds:mnist/train")
 except MissingPackageError as error:

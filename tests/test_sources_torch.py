@@ -11,9 +11,9 @@ import pytest
 from conftest import REPO, clean_env
 from test_sources import check_contract, make_ids
 
-from worker.errors import DataError
-from worker.sources import as_source
-from worker.sources.reading import BlockSource, RecordSource, Source
+from hostmesh.worker.errors import DataError
+from hostmesh.worker.sources import as_source
+from hostmesh.worker.sources.base import BlockSource, RecordSource, Source
 
 torch = pytest.importorskip("torch", reason="hostmesh[torch]")
 
@@ -110,6 +110,6 @@ def test_torch_is_not_imported_for_what_is_not_torch() -> None:
 import sys
 sys.modules["torch"] = None
 import numpy
-from worker.sources import as_source
+from hostmesh.worker.sources import as_source
 as_source([1, 2, 3]).read(numpy.arange(3))"""
     subprocess.run([sys.executable, "-c", code], env=clean_env(), cwd=REPO, check=True)

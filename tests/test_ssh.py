@@ -20,10 +20,10 @@ import pytest
 from conftest import await_true, clean_env, is_alive
 from sshd import Sshd, fingerprint_of, free_port, make_key, needs_sshd, public_half
 
-from launcher import wire
-from launcher.cluster import Host, Ssh
-from launcher.errors import Unreachable
-from launcher.transports.ssh import SshStream, open_ssh_streams, quote_for_any_shell
+from hostmesh.launcher import wire
+from hostmesh.launcher.cluster.file import Host, Ssh
+from hostmesh.launcher.errors import Unreachable
+from hostmesh.launcher.transports.ssh.stream import SshStream, open_ssh_streams, quote_for_any_shell
 
 pytestmark = needs_sshd
 
@@ -126,9 +126,9 @@ def refusal(stream: SshStream) -> str:
 
 OPEN_ONE = """
 import sys
-from launcher.cluster import Host, Ssh
-from launcher.errors import Unreachable
-from launcher.transports.ssh import open_ssh_streams
+from hostmesh.launcher.cluster.file import Host, Ssh
+from hostmesh.launcher.errors import Unreachable
+from hostmesh.launcher.transports.ssh.stream import open_ssh_streams
 [stream] = open_ssh_streams([Host("127.0.0.1", 1, port=int(sys.argv[2]))], Ssh(config=sys.argv[1]), [["cat"]])
 """
 
@@ -694,7 +694,10 @@ def test_waiting_for_a_turn_does_not_count(sshd: Sshd, listen: Listen) -> None:
 
 
 def test_the_transport_is_imported_without_fabric() -> None:
-    code = "import sys, launcher.transports.ssh; sys.exit(not {'fabric', 'paramiko'}.isdisjoint(sys.modules))"
+    code = (
+        "import sys, hostmesh.launcher.transports.ssh.stream\n"
+        "sys.exit(not {'fabric', 'paramiko'}.isdisjoint(sys.modules))"
+    )
     assert run_python(code).returncode == 0
 
 

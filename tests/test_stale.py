@@ -16,8 +16,8 @@ import pytest
 from conftest import await_true
 from test_agent import Talk, talk  # noqa: F401  (a fixture)
 
-from launcher import wire
-from launcher.agent import guardian, stale
+from hostmesh.launcher import wire
+from hostmesh.launcher.agent import guardian, stale
 
 OLD = time.time() - 3600
 

@@ -29,7 +29,9 @@ def results(output: str) -> list[str]:
 
 
 @WARM_AND_COLD
-@pytest.mark.parametrize("join", ["jax.distributed.initialize()", "import worker; worker.join()"], ids=["bare", "join"])
+@pytest.mark.parametrize(
+    "join", ["jax.distributed.initialize()", "import hostmesh; hostmesh.join()"], ids=["bare", "join"]
+)
 def test_processes_join_each_other(launch: Launch, script: Script, how: list[str], join: str) -> None:
     done = launch("--local", "3", "--devices", "2", *how, script(JOIN.format(join=join)))
     assert done.returncode == 0, done.stderr + done.stdout
@@ -45,7 +47,7 @@ def test_variables_of_another_scheduler_do_not_win(launch: Launch, script: Scrip
 
 
 def test_join_alone_does_nothing(script: Script, tmp_path: Path) -> None:
-    name = script("import worker, sys; assert worker.join() is None; assert 'jax' not in sys.modules")
+    name = script("import hostmesh, sys; assert hostmesh.join() is None; assert 'jax' not in sys.modules")
     subprocess.run([sys.executable, name], cwd=tmp_path, env=clean_env(), check=True)
 
 
@@ -107,7 +109,7 @@ def test_without_a_script_the_built_in_job_gets_its_options(
     for where in (["--local", "2"], ["--hosts", "c.yaml"]):
         done = launch(*args, *where, "--dry-run", "--json")
         assert done.returncode == 0, done.stderr
-        assert json.loads(done.stdout)["argv"] == ["-m", "worker", *wanted]
+        assert json.loads(done.stdout)["argv"] == ["-m", "hostmesh.worker", *wanted]
 
 
 def test_what_follows_the_script_is_its_own_even_if_the_built_in_job_knows_it(launch: Launch, script: Script) -> None:
@@ -119,7 +121,7 @@ def test_what_follows_the_script_is_its_own_even_if_the_built_in_job_knows_it(la
 def test_data_files_of_the_worker_package_travel_with_it(launch: Launch, script: Script) -> None:
     """To a private folder on the host: what a worker reads there must be the file, byte for byte."""
     text = (
-        "import hashlib, pathlib, worker\nfolder = pathlib.Path(worker.__file__).parent\n"
+        "import hashlib, pathlib, hostmesh\nfolder = pathlib.Path(hostmesh.__file__).parent / 'worker'\n"
         "assert 'hostmesh-' in str(folder)\n"
         "for file in sorted(folder.rglob('*.npz')):\n"
         "    print('RESULT', file.relative_to(folder), hashlib.sha256(file.read_bytes()).hexdigest())\n"
@@ -139,7 +141,7 @@ def test_a_command_finds_its_identity_in_its_environment(launch: Launch) -> None
 
 
 def test_a_python_command_can_join_too(launch: Launch, script: Script) -> None:
-    done = launch("--local", "2", "--", sys.executable, script(JOIN.format(join="import worker; worker.join()")))
+    done = launch("--local", "2", "--", sys.executable, script(JOIN.format(join="import hostmesh; hostmesh.join()")))
     assert results(done.stdout) == ["2 1 [0, 1]"] * 2, done.stdout
 
 
@@ -241,7 +243,7 @@ def test_a_preload_that_fails_says_so_and_starts_cold(
         f"transport: local\nhosts: [here]\nprocesses_per_host: 2\npreload: [{module}]\nrun: {{script: script.py}}\n"
     )
     script("print('RESULT fine')")
-    done = launch("--hosts", "c.yaml", env={"PYTHONPATH": f"{REPO}:{tmp_path / 'lib'}"})
+    done = launch("--hosts", "c.yaml", env={"PYTHONPATH": f"{REPO / 'src'}:{tmp_path / 'lib'}"})
     assert done.returncode == 0
     assert results(done.stdout) == ["fine"] * 2
     assert "no warm start on here" in done.stderr and said in done.stderr and "starting cold" in done.stderr
@@ -254,7 +256,7 @@ def test_a_preloaded_package_built_on_jax_sees_late_variables(launch: Launch, sc
         "transport: local\nhosts: [here]\nprocesses_per_host: 2\npreload: [onjax]\nrun: {script: script.py}\n"
     )
     script("import os\nos.environ['JAX_ENABLE_X64'] = 'true'\nimport onjax\nprint('RESULT', onjax.kind())\n")
-    done = launch("--hosts", "c.yaml", env={"PYTHONPATH": f"{REPO}:{tmp_path / 'lib'}"})
+    done = launch("--hosts", "c.yaml", env={"PYTHONPATH": f"{REPO / 'src'}:{tmp_path / 'lib'}"})
     assert results(done.stdout) == ["int64"] * 2, done.stdout
 
 

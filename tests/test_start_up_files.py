@@ -12,13 +12,16 @@ import pytest
 from conftest import LAUNCH, clean_env
 from sshd import Sshd, needs_sshd
 
-from launcher.remedies import explain_no_agent
+from hostmesh.launcher.supervisor.remedies import explain_no_agent
 
 pytestmark = needs_sshd
 
 # For start-up files after which no agent ever says hello; where one does, a busy machine needs its time.
 SILENT = ("exec sh", "exec bash", "exec cat", "cat ")
-IMPATIENT = "import launcher.supervisor as s, launcher.check as c; s.CONNECT_PATIENCE = c.HELLO_PATIENCE = 6.0; "
+SHORT_TIMEOUTS = (
+    "from hostmesh.launcher import check; from hostmesh.launcher.supervisor import loop; "
+    "loop.CONNECT_TIMEOUT = check.HELLO_TIMEOUT = 6.0; "
+)
 
 Try = Callable[..., tuple[int, str]]
 
@@ -45,7 +48,7 @@ def attempt(sshd: Sshd, tmp_path: Path) -> Try:
 
     def run(start_up: str, *command: str) -> tuple[int, str]:
         (sshd.folder.parent / "start-up").write_text(f"{start_up}\n")
-        first = IMPATIENT if start_up.startswith(SILENT) else ""
+        first = SHORT_TIMEOUTS if start_up.startswith(SILENT) else ""
         line = [*LAUNCH[:-1], first + LAUNCH[-1], *(command or ("--hosts", "c.yaml", "--", "true"))]
         done = subprocess.run(
             line, cwd=tmp_path, env=clean_env(), capture_output=True, text=True, errors="replace", timeout=60

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-import worker
-from worker.errors import DataError
+import hostmesh
+from hostmesh.worker.errors import DataError
 
 
 def numbers(count: int) -> Any:
@@ -33,8 +33,8 @@ def in_blocks(count: int, size: int) -> Any:
     return begin
 
 
-def load(stream: worker.Stream, **options: Any) -> list[Any]:
-    return list(worker.Loader(stream, worker.make_mesh(data=4), **{"batch_size": 8, "epochs": 1, **options}))
+def load(stream: hostmesh.Stream, **options: Any) -> list[Any]:
+    return list(hostmesh.Loader(stream, hostmesh.make_mesh(data=4), **{"batch_size": 8, "epochs": 1, **options}))
 
 
 def ids(batches: list[Any]) -> list[list[int]]:
@@ -45,7 +45,7 @@ def ids(batches: list[Any]) -> list[list[int]]:
 @pytest.mark.parametrize("shards", [1, 2, 4])
 def test_a_batch_takes_equally_many_rows_of_each_shard(shards: int, size: int | None) -> None:
     begin = numbers(40) if size is None else in_blocks(40, size)
-    batches = load(worker.Stream(begin, shards, batched=size is not None))
+    batches = load(hostmesh.Stream(begin, shards, batched=size is not None))
     share = 8 // shards
     wanted = [[n for shard in range(shards) for n in range(shard + step * 8, 40, shards)[:share]] for step in range(5)]
     assert ids(batches) == wanted
@@ -54,14 +54,14 @@ def test_a_batch_takes_equally_many_rows_of_each_shard(shards: int, size: int | 
 
 @pytest.mark.parametrize("loading", ["per_process", "per_device", "global", "reshard"])
 def test_every_loading_strategy_gives_the_same_batches(loading: str) -> None:
-    wanted = ids(load(worker.Stream(in_blocks(40, 3), 2, batched=True)))
-    assert ids(load(worker.Stream(in_blocks(40, 3), 2, batched=True), loading=loading)) == wanted
-    assert ids(load(worker.Stream(numbers(40), 2), loading=loading, prefetch=0, device_prefetch=0)) == wanted
+    wanted = ids(load(hostmesh.Stream(in_blocks(40, 3), 2, batched=True)))
+    assert ids(load(hostmesh.Stream(in_blocks(40, 3), 2, batched=True), loading=loading)) == wanted
+    assert ids(load(hostmesh.Stream(numbers(40), 2), loading=loading, prefetch=0, device_prefetch=0)) == wanted
 
 
 @pytest.mark.parametrize("batched", [False, True])
 def test_what_is_left_over_begins_the_next_epoch_or_is_padded(batched: bool) -> None:
-    stream = worker.Stream(in_blocks(13, 5) if batched else numbers(13), batched=batched)
+    stream = hostmesh.Stream(in_blocks(13, 5) if batched else numbers(13), batched=batched)
     assert ids(load(stream, epochs=2)) == [list(range(8)), [*range(8, 13), 0, 1, 2], list(range(3, 11))]
     padded = load(stream, epochs=2, tail="pad")
     real = [np.asarray(batch["id"])[np.asarray(batch["mask"])].tolist() for batch in padded]
@@ -71,15 +71,15 @@ def test_what_is_left_over_begins_the_next_epoch_or_is_padded(batched: bool) -> 
 
 def test_a_padded_stream_goes_on_until_its_longest_shard_ends() -> None:
     lengths = [3, 9]
-    stream = worker.Stream(lambda shard, _: ({"id": 100 * shard + n} for n in range(lengths[shard])), shards=2)
+    stream = hostmesh.Stream(lambda shard, _: ({"id": 100 * shard + n} for n in range(lengths[shard])), shards=2)
     batches = load(stream, tail="pad")
     real = [np.asarray(batch["id"])[np.asarray(batch["mask"])].tolist() for batch in batches]
     assert real == [[0, 1, 2, 100, 101, 102, 103], [104, 105, 106, 107], [108]]
 
 
 def test_a_restored_stream_goes_on_where_it_was() -> None:
-    stream = worker.Stream(numbers(100), 2)
-    loader = worker.Loader(stream, worker.make_mesh(data=4), 8, epochs=1)
+    stream = hostmesh.Stream(numbers(100), 2)
+    loader = hostmesh.Loader(stream, hostmesh.make_mesh(data=4), 8, epochs=1)
     whole = ids(load(stream))
     for start in (5, 0, 11):
         loader.restore(start)
@@ -95,7 +95,7 @@ def test_map_and_collate_work_on_streams_too() -> None:
         return {"id": np.array([record["id"] for record in records]), "rows": np.stack([r["row"] for r in records])}
 
     for batched in (False, True):
-        stream = worker.Stream(in_blocks(40, 7) if batched else numbers(40), batched=batched)
+        stream = hostmesh.Stream(in_blocks(40, 7) if batched else numbers(40), batched=batched)
         batches = load(stream, collate=pad, map=lambda block, ids, rng: {**block, "noise": rng.random()})
         assert ids(batches) == ids(load(stream))
         noise = np.concatenate([batch["noise"] for batch in batches])
@@ -109,7 +109,7 @@ def test_collate_gets_random_numbers_by_position(batched: bool) -> None:
 
     def load_with(loading: str) -> list[Any]:
         return load(
-            worker.Stream(in_blocks(40, 7) if batched else numbers(40), 2, batched), collate=noted, loading=loading
+            hostmesh.Stream(in_blocks(40, 7) if batched else numbers(40), 2, batched), collate=noted, loading=loading
         )
 
     wanted = load_with("global")
@@ -125,7 +125,7 @@ def test_a_record_that_cannot_be_read_is_told_at_its_step() -> None:
         yield from numbers(20)(shard, shards)
         raise OSError("bad sector")
 
-    loader = worker.Loader(worker.Stream(begin, name="tape"), worker.make_mesh(data=4), 8)
+    loader = hostmesh.Loader(hostmesh.Stream(begin, name="tape"), hostmesh.make_mesh(data=4), 8)
     assert ids([next(loader), next(loader)]) == [list(range(8)), list(range(8, 16))]
     with pytest.raises(DataError, match=r"step 2: tape at \S*test_streams\.py:\d+ in begin: OSError: bad sector"):
         next(loader)
@@ -135,7 +135,7 @@ def test_a_map_or_collate_that_fails_is_told_with_its_place() -> None:
     def fail(given: Any) -> Any:
         raise KeyError("caption")
 
-    stream = worker.Stream(numbers(40), name="tape")
+    stream = hostmesh.Stream(numbers(40), name="tape")
     for what in ("map", "collate"):
         message = rf"step 0: tape: {what} at \S*test_streams\.py:\d+ in fail: KeyError: 'caption'"
         with pytest.raises(DataError, match=message):
@@ -150,7 +150,7 @@ def test_a_finished_stream_begins_again(tail: str) -> None:
         opened.append(shard)
         return numbers(20)(shard, shards)
 
-    loader = worker.Loader(worker.Stream(begin, 2), worker.make_mesh(data=4), 8, epochs=1, tail=tail)
+    loader = hostmesh.Loader(hostmesh.Stream(begin, 2), hostmesh.make_mesh(data=4), 8, epochs=1, tail=tail)
     first = ids(list(loader))
     assert loader.step == len(first) == (2 if tail == "carry" else 3)
     assert next(loader, None) is None and sorted(opened) == [0, 1]  # to look again would open it again
@@ -164,21 +164,21 @@ def test_a_finished_stream_begins_again(tail: str) -> None:
 @pytest.mark.parametrize(
     ("stream", "message"),
     [
-        (worker.Stream(numbers(5), name="short"), "short gives no full batch of 8"),
-        (worker.Stream(lambda *_: iter(()), name="empty"), "empty: .*a pass over shard 0 of 1 gave no record"),
+        (hostmesh.Stream(numbers(5), name="short"), "short gives no full batch of 8"),
+        (hostmesh.Stream(lambda *_: iter(()), name="empty"), "empty: .*a pass over shard 0 of 1 gave no record"),
         (
-            worker.Stream(numbers(40), 3, name="odd"),
+            hostmesh.Stream(numbers(40), 3, name="odd"),
             "odd has 3 shards: wanted a batch_size that is a multiple, found 8",
         ),
     ],
 )
-def test_a_stream_that_cannot_fill_a_batch_is_told(stream: worker.Stream, message: str) -> None:
+def test_a_stream_that_cannot_fill_a_batch_is_told(stream: hostmesh.Stream, message: str) -> None:
     with pytest.raises(DataError, match=message):
         load(stream)
 
 
 def test_the_records_of_a_stream_have_no_ids() -> None:
-    loader = worker.Loader(worker.Stream(numbers(40)), worker.make_mesh(data=4), 8)
+    loader = hostmesh.Loader(hostmesh.Stream(numbers(40)), hostmesh.make_mesh(data=4), 8)
     with pytest.raises(TypeError, match="no ids"):
         loader.record_ids(0)
     with pytest.raises(TypeError, match="no end"):

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from conftest import Launch, Script
 
-import worker
-from worker.errors import DataError
+import hostmesh
+from hostmesh.worker.errors import DataError
 
 COUNT = 24
 SIZE = 6  # of the pipelines' own batches; the loader's have 8
@@ -30,8 +30,8 @@ def drop_number(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def load(data: Any, **options: Any) -> list[Any]:
-    stream = worker.as_stream(data, **options)
-    return list(worker.Loader(stream, worker.make_mesh(data=4), 8, epochs=1, tail="pad"))
+    stream = hostmesh.as_stream(data, **options)
+    return list(hostmesh.Loader(stream, hostmesh.make_mesh(data=4), 8, epochs=1, tail="pad"))
 
 
 def check(make: Callable[[], Any], wanted: str) -> None:
@@ -126,16 +126,16 @@ def test_grain(kind: str) -> None:
 
 
 WITH_PROCESSES = """
-import grain, jax, numpy as np, worker
+import grain, jax, numpy as np, hostmesh
 
 def make_record(n):
     return {"n": np.int64(n), "x": np.full(3, n, np.float32)}
 
 if __name__ == "__main__":
-    worker.join()
+    hostmesh.join()
     records = grain.MapDataset.range(24).map(make_record).batch(6).to_iter_dataset()
     stream = records.mp_prefetch(grain.multiprocessing.MultiprocessingOptions(num_workers=2))
-    batches = list(worker.Loader(stream, worker.make_mesh(data=-1), 8, epochs=1))
+    batches = list(hostmesh.Loader(stream, hostmesh.make_mesh(data=-1), 8, epochs=1))
     print([batch["x"].shape for batch in batches], len(jax.devices()))
 """
 
@@ -152,7 +152,7 @@ def test_grain_sources_of_batches_are_refused(kind: str) -> None:
     records = grain.MapDataset.range(COUNT).map(make_record)
     datasets = [records.batch(SIZE)] * 2
     with pytest.raises(DataError, match="is made of batches: leave out .batch()"):
-        worker.Loader(getattr(grain.MapDataset, kind)(datasets).shuffle(seed=1), worker.make_mesh(data=4), 2)
+        hostmesh.Loader(getattr(grain.MapDataset, kind)(datasets).shuffle(seed=1), hostmesh.make_mesh(data=4), 2)
 
 
 @pytest.fixture(scope="session")

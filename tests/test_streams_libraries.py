@@ -9,10 +9,10 @@ import grain
 import numpy as np
 import pytest
 
-from worker.errors import DataError
-from worker.rows import leaves
-from worker.sources import as_source, as_stream
-from worker.stream import Stream
+from hostmesh.worker.errors import DataError
+from hostmesh.worker.loading.rows import leaves
+from hostmesh.worker.sources import as_source, as_stream
+from hostmesh.worker.streams.stream import Stream
 
 COUNT = 22
 

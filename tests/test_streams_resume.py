@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from conftest import Launch, Script
 
-import worker
-from worker import skipping, stream_reader, stream_state
+import hostmesh
+from hostmesh.worker.streams import shard, skipping, state
 
 COUNT = 50
 
@@ -20,8 +20,8 @@ COUNT = 50
 @pytest.fixture(autouse=True)
 def note_every_place(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not one a second: these streams are over before that."""
-    monkeypatch.setattr(stream_reader, "NOTE_EVERY", 0.0)
-    monkeypatch.setattr(stream_reader, "SHARE_OF_TIME", 0)
+    monkeypatch.setattr(shard, "NOTE_EVERY", 0.0)
+    monkeypatch.setattr(shard, "SHARE_OF_TIME", 0)
 
 
 @pytest.fixture(autouse=True)
@@ -64,8 +64,8 @@ class Numbers:
         return Pass()
 
 
-def make_loader(stream: Any, **options: Any) -> worker.Loader:
-    return worker.Loader(stream, worker.make_mesh(data=4), **{"batch_size": 8, "epochs": 3, **options})
+def make_loader(stream: Any, **options: Any) -> hostmesh.Loader:
+    return hostmesh.Loader(stream, hostmesh.make_mesh(data=4), **{"batch_size": 8, "epochs": 3, **options})
 
 
 def show(batches: Any) -> list[Any]:
@@ -96,13 +96,13 @@ def check_resumed(make: Callable[[], Any], *, has_state: bool = True, **options:
 @pytest.mark.parametrize("tail", ["carry", "pad", "drop"])
 @pytest.mark.parametrize(("shards", "size"), [(1, None), (4, None), (1, 20), (2, 3)])
 def test_batches_go_on_as_they_would_have(shards: int, size: int | None, tail: str) -> None:
-    check_resumed(lambda: worker.Stream(Numbers(size=size), shards, batched=size is not None), tail=tail)
+    check_resumed(lambda: hostmesh.Stream(Numbers(size=size), shards, batched=size is not None), tail=tail)
 
 
 def test_shards_of_different_lengths_go_on_too() -> None:
     def make() -> Any:
         parts = [Numbers(5), Numbers(29)]
-        return worker.Stream(lambda shard, _: parts[shard](0, 1), 2)
+        return hostmesh.Stream(lambda shard, _: parts[shard](0, 1), 2)
 
     check_resumed(make, tail="pad", epochs=1)
 
@@ -121,18 +121,18 @@ def test_a_state_that_cannot_be_kept_is_none(state: Any) -> None:
                 raise state
             return state
 
-    loader = make_loader(worker.Stream(lambda *_: Records()))
+    loader = make_loader(hostmesh.Stream(lambda *_: Records()))
     next(loader), next(loader), next(loader)
     assert loader.state() == {"step": 3, "shards": {}}
     loader.close()
 
 
 def test_little_is_read_again() -> None:
-    loader = make_loader(worker.Stream(Numbers(4000), 2))
+    loader = make_loader(hostmesh.Stream(Numbers(4000), 2))
     for _ in range(300):
         next(loader)
     numbers = Numbers(4000)
-    again = make_loader(worker.Stream(numbers, 2))
+    again = make_loader(hostmesh.Stream(numbers, 2))
     again.restore(loader.state())
     assert show([next(again)]) == show([next(loader)])
     again.close()
@@ -150,7 +150,7 @@ def test_without_a_state_it_is_read_again_and_that_is_told(
         return ({"id": n} for n in range(shard, 2000, shards))
 
     for shards in (1, 2):
-        loader = make_loader(worker.as_stream(tape, shards))
+        loader = make_loader(hostmesh.as_stream(tape, shards))
         loader.restore(400)  # in the second pass
         assert show([next(loader)])[0]["id"][:3] == [1200 + shards * k for k in range(3)]
     assert "skipping to batch 400 of tape: 0% after 0 s, about " in capfd.readouterr().err
@@ -160,7 +160,7 @@ def test_without_a_state_it_is_read_again_and_that_is_told(
 def test_a_place_that_is_no_longer_there_is_told_and_read_again(
     problem: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    loader = make_loader(worker.Stream(Numbers()))
+    loader = make_loader(hostmesh.Stream(Numbers()))
     for _ in range(4):
         next(loader)
     state: Any = json.loads(json.dumps(loader.state()))
@@ -173,7 +173,7 @@ def test_a_place_that_is_no_longer_there_is_told_and_read_again(
         place["state"] = place["state"].replace(f'"at": {place["rows"]}', '"at": 1000')
     else:
         place["mark"] = "00000000"
-    again = make_loader(worker.Stream(Numbers(), name="tape"))
+    again = make_loader(hostmesh.Stream(Numbers(), name="tape"))
     again.restore(state)
     assert show([next(again)]) == show([next(loader)])
     assert "tape: shard 0 is read again from its start, because " in capfd.readouterr().err
@@ -182,8 +182,8 @@ def test_a_place_that_is_no_longer_there_is_told_and_read_again(
 def test_a_state_that_is_too_large_is_told_and_not_saved(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(stream_state, "MOST_BYTES", 20)
-    loader = make_loader(worker.Stream(Numbers(), name="a large one"))
+    monkeypatch.setattr(state, "MAX_BYTES", 20)
+    loader = make_loader(hostmesh.Stream(Numbers(), name="a large one"))
     next(loader), next(loader)
     assert loader.state() == {"step": 2, "shards": {}}
     loader.state()
@@ -191,7 +191,7 @@ def test_a_state_that_is_too_large_is_told_and_not_saved(
 
 
 def test_what_is_no_state_is_refused() -> None:
-    stream = make_loader(worker.Stream(Numbers()), steps=9)
+    stream = make_loader(hostmesh.Stream(Numbers()), steps=9)
     for wrong in (-1, True, 10, "3", {"step": 10, "shards": {}}, {"step": 3}):
         with pytest.raises(ValueError, match="wants a number of batches from 0 to 9, found"):
             stream.restore(wrong)  # type: ignore[arg-type]
@@ -201,7 +201,7 @@ def test_what_is_no_state_is_refused() -> None:
 
 
 PIPELINE = """
-import grain, numpy as np, worker
+import grain, numpy as np, hostmesh
 
 def make_record(n):
     return {"id": np.int64(n)}
@@ -210,8 +210,8 @@ def make_loader(batched, tail):
     records = grain.MapDataset.range(203).seed(3).shuffle()
     parts = [records.slice(slice(k, None, 3)).to_iter_dataset().map(make_record) for k in range(3)]
     interleaved = grain.experimental.InterleaveIterDataset(parts, cycle_length=2)
-    stream = worker.as_stream(interleaved.batch(5) if batched else interleaved, shards=4)
-    return worker.Loader(stream, worker.make_mesh(data=4), 16, epochs=2, tail=tail)
+    stream = hostmesh.as_stream(interleaved.batch(5) if batched else interleaved, shards=4)
+    return hostmesh.Loader(stream, hostmesh.make_mesh(data=4), 16, epochs=2, tail=tail)
 """
 
 PROCESSES = (
@@ -220,18 +220,18 @@ PROCESSES = (
 import json, sys
 import jax
 from jax.sharding import NamedSharding, PartitionSpec
-from worker import stream_reader
+from hostmesh.worker.streams import shard
 
-stream_reader.NOTE_EVERY = stream_reader.SHARE_OF_TIME = 0
+shard.NOTE_EVERY = shard.SHARE_OF_TIME = 0
 start, stop = map(int, sys.argv[1:])
-worker.join()
+hostmesh.join()
 
 for batched, tail in ((False, "pad"), (True, "carry")):
     loader = make_loader(batched, tail)
-    mesh = worker.make_mesh(data=4)
+    mesh = hostmesh.make_mesh(data=4)
     sharding = NamedSharding(mesh, PartitionSpec("data"))
     state = jax.make_array_from_callback((4,), sharding, lambda index: np.zeros(4)[index])
-    checkpoint = worker.Checkpoint(f"kept-{tail}", about=loader.about)
+    checkpoint = hostmesh.Checkpoint(f"kept-{tail}", data_spec=loader.data_spec)
     found = checkpoint.restore(state)
     assert (found is None) == (start == 0)
     if found:
@@ -289,7 +289,7 @@ def _add_noise(record: Any, rng: Any) -> Any:
 @pytest.mark.parametrize("shards", [1, 2])
 @pytest.mark.parametrize("kind", ["shuffled", "batched", "interleaved", "window", "loader"])
 def test_grain(kind: str, shards: int) -> None:
-    check_resumed(lambda: worker.as_stream(make_grain(kind), shards), epochs=2)
+    check_resumed(lambda: hostmesh.as_stream(make_grain(kind), shards), epochs=2)
 
 
 @pytest.mark.parametrize("shards", [1, 2])
@@ -305,7 +305,7 @@ def test_hugging_face(kind: str, shards: int) -> None:
             data = data.shuffle(seed=3, buffer_size=10)
         if kind == "interleaved":
             data = datasets.interleave_datasets([data, data.skip(3)], probabilities=[0.3, 0.7], seed=2)
-        return worker.as_stream(data.batch(6) if kind == "batched" else data, shards)
+        return hostmesh.as_stream(data.batch(6) if kind == "batched" else data, shards)
 
     check_resumed(make, epochs=2, has_state=kind != "shuffled")  # what a shuffle's buffer holds is not in its state
 
@@ -326,7 +326,7 @@ def test_tf_data(kind: str) -> None:
             data = tf.data.Dataset.from_generator(
                 lambda: ({"id": n} for n in range(COUNT)), output_signature={"id": tf.TensorSpec((), tf.int64)}
             )
-        return worker.as_stream(data, 1 if kind == "reshuffled" else 2)
+        return hostmesh.as_stream(data, 1 if kind == "reshuffled" else 2)
 
     check_resumed(make, epochs=2, batch_size=16)
 
@@ -350,12 +350,12 @@ def test_torch() -> None:
         def load_state_dict(self, state: Any) -> None:
             self.at = state["at"]
 
-    check_resumed(lambda: worker.as_stream(Stateful()))
+    check_resumed(lambda: hostmesh.as_stream(Stateful()))
 
     def shuffled() -> Any:
         records = [{"id": np.int64(n)} for n in range(COUNT)]
         seeded = torch.Generator().manual_seed(0)
-        return worker.as_stream(torch.utils.data.DataLoader(records, batch_size=4, shuffle=True, generator=seeded))
+        return hostmesh.as_stream(torch.utils.data.DataLoader(records, batch_size=4, shuffle=True, generator=seeded))
 
     check_resumed(shuffled, has_state=False)
 
@@ -377,6 +377,6 @@ def test_datarax() -> None:
     def make() -> Any:
         source = MemorySource(MemorySourceConfig(), {"id": np.arange(COUNT)}, rngs=nnx.Rngs(0))
         rngs = nnx.Rngs(0, noise=1)
-        return worker.as_stream(Pipeline(source=source, stages=[Noise(rngs)], batch_size=6, rngs=rngs))
+        return hostmesh.as_stream(Pipeline(source=source, stages=[Noise(rngs)], batch_size=6, rngs=rngs))
 
     check_resumed(make, epochs=2, batch_size=16)

@@ -22,10 +22,10 @@ import pytest
 from apart import call_apart, drop_rights, fail_apart
 from conftest import clean_env
 
-from launcher import wire
-from launcher.agent import sync, sync_look
-from launcher.agent.sync import Incoming, SyncError
-from launcher.tree import Tree, read_tree
+from hostmesh.launcher import wire
+from hostmesh.launcher.agent.sync import compare, incoming
+from hostmesh.launcher.agent.sync.incoming import Incoming, SyncError
+from hostmesh.launcher.sync.tree import Tree, read_tree
 
 ODD_NAMES = [b"a'; echo foo", b"two  words", b"line\nbreak", b"\xff\xfe not UTF-8", "é☃".encode(), b'"', b"-rf", b"~"]
 
@@ -56,7 +56,7 @@ def begin(tree: Tree, workdir: Path) -> tuple[Incoming, list[int]]:
     order = over_the_wire(wire.Sync(str(workdir), tree.encode()))
     incoming = Incoming(order.workdir, order.data)
     try:
-        wanted = over_the_wire(wire.Wanted(incoming.look())).numbers
+        wanted = over_the_wire(wire.FilesNeeded(incoming.look())).numbers
     except SyncError:
         incoming.close()
         raise
@@ -153,8 +153,8 @@ def test_only_what_changed_travels(source: Path, workdir: Path) -> None:
 def examined(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     """The names of the files that a look had to read."""
     names: list[bytes] = []
-    examine = sync_look.examine
-    monkeypatch.setattr(sync_look, "examine", lambda name, *rest: (names.append(name), examine(name, *rest))[1])
+    examine = compare.examine
+    monkeypatch.setattr(compare, "examine", lambda name, *rest: (names.append(name), examine(name, *rest))[1])
     return names
 
 
@@ -673,8 +673,8 @@ def test_a_workdir_that_is_a_file_is_told(source: Path, tmp_path: Path) -> None:
 
 HOST = """
 import os, sys
-from launcher import wire
-from launcher.agent.sync import Incoming, SyncError
+from hostmesh.launcher import wire
+from hostmesh.launcher.agent.sync.incoming import Incoming, SyncError
 
 def messages():
     decoder = wire.Decoder()
@@ -700,7 +700,7 @@ try:
             incoming = Incoming(message.workdir, message.data)
             wanted = look_in_a_child(incoming)
             incoming.expect(wanted)
-            say(wire.Wanted(wanted))
+            say(wire.FilesNeeded(wanted))
             complete = not wanted
         else:
             complete = incoming.take(*message)
@@ -745,7 +745,7 @@ class HostProcess:
         for number in getattr(answer, "numbers", []):
             for piece in tree.pieces(number):
                 self.say(piece)
-        return self.hear() if isinstance(answer, wire.Wanted) else answer
+        return self.hear() if isinstance(answer, wire.FilesNeeded) else answer
 
     def close(self) -> None:
         self.process.kill()
@@ -805,7 +805,7 @@ def test_waiting_for_another_sync_has_an_end_and_disturbs_nothing(
     tree = read_tree(source)
     busy, wanted = begin(tree, workdir)
     send(tree, busy, wanted[:1])
-    monkeypatch.setattr(sync, "LOCK_PATIENCE", 0.1)
+    monkeypatch.setattr(incoming, "LOCK_TIMEOUT", 0.1)
     with pytest.raises(
         SyncError, match="another run, or another host that shares .*, has been syncing into it for 0.1"
     ):

@@ -22,27 +22,29 @@ import pytest
 from conftest import await_true, is_alive
 from test_agent import Talk, oldest_pythons, talk  # noqa: F401  (a fixture)
 
-from launcher import bundle, wire
-from launcher.agent.flow import FILES
-from launcher.agent.prepare import Preparing
-from launcher.channel import Channel, Heard
-from launcher.tree import Tree, read_tree
+from hostmesh.launcher import bundle, wire
+from hostmesh.launcher.agent.flow import FILES
+from hostmesh.launcher.agent.startup.duties import Duties
+from hostmesh.launcher.supervisor.channel import Channel, Heard
+from hostmesh.launcher.sync.tree import Tree, read_tree
 
 Talking = Callable[..., Talk]
 STALLED = 1.5
 
 
 @pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Agents that give a disk less time, so that tests need not wait for a minute."""
     read = bundle.read_sources
 
     def read_changed(sources: Any) -> dict[str, bytes]:
         files = read(sources)
-        name = "launcher/agent/sync_child.py"
+        name = "hostmesh/launcher/agent/sync/child.py"
         if name in files:
             assert b"STALLED = 60.0" in files[name]
-            files = {path: data for path, data in files.items() if "sync_child" not in path or path == name}
+            files = {
+                path: data for path, data in files.items() if "agent/sync/__pycache__/child" not in path or path == name
+            }
             files[name] = files[name].replace(b"STALLED = 60.0", b"STALLED = %g" % STALLED)
         return files
 
@@ -108,7 +110,7 @@ def frozen(tmp_path: Path) -> Iterator[Callable[[bool], Path]]:
 
 
 def test_a_disk_that_does_not_answer_is_named_and_the_agent_goes_on(
-    impatient: None,
+    short_timeouts: None,
     talk: Talking,  # noqa: F811
     tree: Tree,
     frozen: Callable[[bool], Path],
@@ -131,7 +133,7 @@ def test_a_disk_that_does_not_answer_is_named_and_the_agent_goes_on(
 
 
 def test_a_disk_that_stops_answering_half_way_is_named(
-    impatient: None,
+    short_timeouts: None,
     talk: Talking,  # noqa: F811
     tmp_path: Path,
 ) -> None:
@@ -140,7 +142,7 @@ def test_a_disk_that_stops_answering_half_way_is_named(
     agent = talk()
     pid = agent.hear(wire.Hello).pid
     agent.channel.send(wire.Sync(str(tmp_path / "work"), tree.encode()))
-    wanted = agent.hear(wire.Wanted).numbers
+    wanted = agent.hear(wire.FilesNeeded).numbers
     (child,) = children_of(pid)
     os.kill(child, signal.SIGSTOP)
     before = memory_of(pid)
@@ -158,7 +160,7 @@ def test_a_stop_ends_a_sync_that_waits_for_its_files(talk: Talking, tmp_path: Pa
     agent = talk()
     pid = agent.hear(wire.Hello).pid
     agent.channel.send(wire.Sync(str(tmp_path / "work"), tree.encode()))
-    wanted = agent.hear(wire.Wanted).numbers
+    wanted = agent.hear(wire.FilesNeeded).numbers
     (child,) = children_of(pid)
     os.kill(child, signal.SIGSTOP)
     agent.channel.send_pieces(piece for number in wanted for piece in tree.pieces(number))
@@ -170,10 +172,10 @@ def test_a_stop_ends_a_sync_that_waits_for_its_files(talk: Talking, tmp_path: Pa
 def test_a_file_beyond_the_window_arrives(talk: Talking, tmp_path: Path) -> None:  # noqa: F811
     tree, agent = big_tree(tmp_path, FILES.most + (4 << 20)), talk()
     agent.channel.send(wire.Sync(str(tmp_path / "work"), tree.encode()))
-    wanted = agent.hear(wire.Wanted).numbers
+    wanted = agent.hear(wire.FilesNeeded).numbers
     agent.channel.send_pieces(piece for number in wanted for piece in tree.pieces(number))
     while not isinstance(event := agent.inbox.get(timeout=30).event, wire.Synced):
-        if isinstance(event, wire.Taken):
+        if isinstance(event, wire.BytesStored):
             agent.channel.note_taken(event.size)
     assert event == wire.Synced(1, 0)
     assert (tmp_path / "work" / "data").read_bytes() == (tmp_path / "big" / "data").read_bytes()
@@ -183,7 +185,7 @@ def test_a_sync_child_that_dies_is_told(talk: Talking, tree: Tree, tmp_path: Pat
     agent = talk()
     pid = agent.hear(wire.Hello).pid
     agent.channel.send(wire.Sync(str(tmp_path / "work"), tree.encode()))
-    agent.hear(wire.Wanted)
+    agent.hear(wire.FilesNeeded)
     for child in children_of(pid):
         os.kill(child, signal.SIGKILL)
     assert agent.hear(wire.Refused).problem == "sync: the process that does it died"
@@ -193,7 +195,7 @@ def test_a_sync_that_ended_in_the_same_turn_of_the_loop_is_not_served(tmp_path: 
     """The selector had its socket ready, and what was handled before it was a refusal."""
     said: list[Any] = []
     with selectors.DefaultSelector() as selector:
-        preparing = Preparing(str(tmp_path), selector, said.append, lambda *_: None)
+        preparing = Duties(str(tmp_path), selector, said.append, lambda *_: None)
         ours, theirs = socket.socketpair()
         preparing.sync = SimpleNamespace(socket=ours, close=ours.close)
         selector.register(ours, selectors.EVENT_READ, preparing._serve_sync)
@@ -210,7 +212,7 @@ def test_a_sync_works_on_the_oldest_python_hosts_may_have(talk: Talking, tree: T
         pytest.skip("no Python 3.9 or 3.10 here")
     agent = talk(python=str(python))
     agent.channel.send(wire.Sync(str(tmp_path / "work"), tree.encode()))
-    wanted = agent.hear(wire.Wanted).numbers
+    wanted = agent.hear(wire.FilesNeeded).numbers
     agent.channel.send_pieces(piece for number in wanted for piece in tree.pieces(number))
     assert agent.hear(wire.Synced) == wire.Synced(1, 0)
     (held,) = (tmp_path / "work" / ".hostmesh" / "users").iterdir()
@@ -241,7 +243,7 @@ class FakeStream:
         for message in self.decoder.feed(data):
             self.written.put(message)
 
-    def close(self, patience: float = 0.0) -> None:
+    def close(self, timeout: float = 0.0) -> None:
         self.is_closed.set()
 
 
@@ -253,8 +255,8 @@ def link() -> Iterator[tuple[Channel, FakeStream]]:
     made.close()
 
 
-def pieces(count: int) -> Iterator[wire.Piece]:
-    return (wire.Piece(number, True, bytes(1 << 20)) for number in range(count))
+def pieces(count: int) -> Iterator[wire.FileChunk]:
+    return (wire.FileChunk(number, True, bytes(1 << 20)) for number in range(count))
 
 
 def test_orders_overtake_files_that_wait(link: tuple[Channel, FakeStream]) -> None:

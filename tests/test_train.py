@@ -17,10 +17,11 @@ import numpy as np
 import pytest
 from conftest import LAUNCH, REPO, Launch, Start, clean_env, processes_of
 
-from worker import loading, settings
-from worker.mesh import make_mesh
-from worker.model import are_finite, init_params, init_state, make_optimizer
-from worker.order import Order
+from hostmesh.worker.job import settings
+from hostmesh.worker.job.model import are_finite, init_params, init_state, make_optimizer
+from hostmesh.worker.loading import layout
+from hostmesh.worker.loading.order import Order
+from hostmesh.worker.mesh import make_mesh
 
 OWN = re.compile(r"digits:train|step +\d+/168|trained 168 steps|accuracy")
 ANNOUNCED = "digits:train: 1,437 records, 10 classes; 4 processes, 8 devices, mesh data=4, model=2; "
@@ -283,14 +284,14 @@ def make():
     labels[151] = 9 if os.environ["HOSTMESH_PROCESS_ID"] == "1" else labels[151]
     return {"image": np.zeros((400, 4, 4), np.uint8), "label": labels}
 """)
-    done = launch("--local", "2", "--source", "mine:make", env={"PYTHONPATH": f"{REPO}{os.pathsep}{tmp_path}"})
+    done = launch("--local", "2", "--source", "mine:make", env={"PYTHONPATH": f"{REPO / 'src'}{os.pathsep}{tmp_path}"})
     assert done.returncode == 1
     assert "to look at the records; found classes: process 0 has 4, process 1 has 10; labels: process 0" in done.stderr
     assert "Traceback" not in done.stdout + done.stderr and "ABORT" not in (done.stdout + done.stderr).upper()
 
 
 def test_it_runs_without_launch_too(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "worker"]
+    command = [sys.executable, "-m", "hostmesh.worker"]
     options: Any = {"cwd": tmp_path, "env": clean_env(), "capture_output": True, "text": True, "timeout": 110}
     done = subprocess.run([*command, "--steps", "5"], **options)
     assert done.returncode == 0 and "trained 5 steps" in done.stdout, done.stderr
@@ -301,4 +302,4 @@ def test_it_runs_without_launch_too(tmp_path: Path) -> None:
 
 def test_the_job_offers_every_loading_strategy() -> None:
     """It names them itself: the loader's own list would take importing jax before a mistake could be told."""
-    assert settings.LOADING == loading.STRATEGIES
+    assert settings.LOADING == layout.STRATEGIES

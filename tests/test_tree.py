@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 from apart import drop_rights, fail_apart
 
-from launcher import tree as tree_module
-from launcher.agent.entries import unpack_entries
-from launcher.errors import UsageError
-from launcher.tree import FileChanged, Tree, read_tree
+from hostmesh.launcher.agent.sync.manifest import unpack_entries
+from hostmesh.launcher.errors import UsageError
+from hostmesh.launcher.sync import tree as tree_module
+from hostmesh.launcher.sync.tree import FileChanged, Tree, read_tree
 
 ODD_NAMES = [
     b"a'; echo foo",

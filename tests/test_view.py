@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from conftest import Launch, Script
 
-from launcher.errors import UsageError
-from launcher.view import View, choose_view
+from hostmesh.launcher.errors import UsageError
+from hostmesh.launcher.output.view import View, choose_view
 
 
 @pytest.mark.parametrize(

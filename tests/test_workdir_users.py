@@ -19,10 +19,10 @@ from sshd import Sshd, needs_sshd
 from test_agent import Talk, talk  # noqa: F401  (a fixture)
 from test_remote import Cluster, cluster, sshd  # noqa: F401  (fixtures)
 
-from launcher import wire
-from launcher.agent.users import GRACE, STARTING, User, Users, wait_for
-from launcher.run import new_run_id
-from launcher.tree import Tree, read_tree
+from hostmesh.launcher import wire
+from hostmesh.launcher.agent.sync.users import GRACE, STARTING, User, Users, wait_for
+from hostmesh.launcher.output.run_folder import new_run_id
+from hostmesh.launcher.sync.tree import Tree, read_tree
 
 Talking = Callable[..., Talk]
 
@@ -53,7 +53,7 @@ def bring(agent: Talk, tree: Tree, workdir: Path) -> Any:
 
 
 def go_on(agent: Talk, tree: Tree) -> Any:
-    answer: Any = agent.hear((wire.Wanted, wire.Refused))  # type: ignore[arg-type]
+    answer: Any = agent.hear((wire.FilesNeeded, wire.Refused))  # type: ignore[arg-type]
     if isinstance(answer, wire.Refused):
         return answer
     agent.channel.send_pieces(piece for number in answer.numbers for piece in tree.pieces(number))
@@ -201,7 +201,10 @@ print("imported", late.NAME, flush=True)
 
 
 # `launch` with an id that is given, so that it is known who yields to whom.
-NAMED = "import launcher.run; launcher.run.new_run_id = lambda: {id!r}; from launcher.cli import main; main()"
+NAMED = (
+    "import hostmesh.launcher.output.run_folder as f; f.new_run_id = lambda: {id!r}; "
+    "from hostmesh.launcher.cli import main; main()"
+)
 
 
 class Folders:

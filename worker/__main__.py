@@ -1,18 +1,18 @@
-"""`python -m worker`: the built-in job."""
+"""`python -m hostmesh.worker`: the built-in job."""
 
 from __future__ import annotations
 
 import sys
 
-from worker.errors import WorkerError
-from worker.identity import Identity
-from worker.settings import read_settings
+from hostmesh.worker.errors import WorkerError
+from hostmesh.worker.identity import Identity
+from hostmesh.worker.job.settings import read_settings
 
 
 def run() -> None:
     try:
         settings = read_settings()
-        from worker.train import main  # after the settings: a mistake is told before jax is imported
+        from hostmesh.worker.job.train import main  # after the settings: a mistake is told before jax is imported
 
         main(settings)
     except WorkerError as error:

@@ -9,41 +9,43 @@ from typing import Any, Literal, TypeAlias, overload
 
 import jax
 
-from worker.agree import JSON, exchange, require_same
-from worker.checkpoint_folder import CheckpointFolder
-from worker.distributed import require_joined
-from worker.errors import CheckpointError
-from worker.facts import send_fact
-from worker.orbax_setup import open_orbax, restore_part
-from worker.state_shape import abstract, compare, compare_part, describe
-from worker.stream_state import LoaderState, merge_states
+from hostmesh.worker.coordination import JSON, exchange, require_same
+from hostmesh.worker.distributed import require_joined
+from hostmesh.worker.errors import CheckpointError
+from hostmesh.worker.process.facts import send_fact
+from hostmesh.worker.saving.folder import CheckpointFolder
+from hostmesh.worker.saving.orbax_setup import open_orbax, restore_part
+from hostmesh.worker.saving.state_shape import abstract, compare, compare_part, describe
+from hostmesh.worker.streams.state import LoaderState, merge_states
 
 PyTree: TypeAlias = Any
 
 VERSION = 1
 # For processes to come to a save, one of which may have been busy with something else.
-PATIENCE = 600.0
+TIMEOUT = 600.0
 
 
 class Checkpoint:
     """The newest `keep` steps in a folder that all hosts mount; every process makes the same calls.
 
-    `about` says what the loader's state means: a step that was saved about something else is refused. The folder
+    `data_spec` says what the loader's state means: a step that was saved with another one is refused. The folder
     belongs to one program at a time, from here until `close` or its end; another one is refused and told which.
     With `read_only` nothing is owned, written or removed: to evaluate what another run saves. After an exception call
     neither `wait` nor `close`: they wait for processes that may be gone.
     """
 
     def __init__(
-        self, folder: str | os.PathLike[str], *, about: Mapping[str, JSON], keep: int = 3, read_only: bool = False
+        self, folder: str | os.PathLike[str], *, data_spec: Mapping[str, JSON], keep: int = 3, read_only: bool = False
     ) -> None:
         require_joined("open the checkpoint")
         if keep < 1:
             raise ValueError(f"keep wants at least 1 step, found {keep}")
         self.keep = keep
-        self.about: dict[str, Any] = json.loads(json.dumps(dict(about)))
+        self.data_spec: dict[str, Any] = json.loads(json.dumps(dict(data_spec)))
         options = {"keep": keep, "read_only": read_only}
-        require_same("open the checkpoint", {**options, **{f"about.{key}": self.about[key] for key in self.about}})
+        require_same(
+            "open the checkpoint", {**options, **{f"data_spec.{key}": self.data_spec[key] for key in self.data_spec}}
+        )
         self._folder = CheckpointFolder(folder, read_only)
         self.folder = self._folder.path
         self._orbax = self._open_orbax()
@@ -90,12 +92,12 @@ class Checkpoint:
         if self._is_saved(step):
             return
         jax.tree_util.tree_map_with_path(abstract, state)
-        if lost := exchange("save a step", self._folder.lost(), PATIENCE)[0]:
+        if lost := exchange("save a step", self._folder.lost(), TIMEOUT)[0]:
             raise self._unsaved(step, lost)
         position = {
             "version": VERSION,
             "loader_state": merge_states(loader_state),
-            "about": self.about,
+            "data_spec": self.data_spec,
             "state": describe(state),
         }
         # In a list, because orbax refuses a lone array.
@@ -151,9 +153,9 @@ class Checkpoint:
         where = f"step {step} in {self.folder}"
         if position["version"] != VERSION:
             raise CheckpointError(f"{where} has format {position['version']}, wanted {VERSION}; use another folder")
-        if not weights_only and (differences := compare(position["about"], self.about)):
+        if not weights_only and (differences := compare(position["data_spec"], self.data_spec)):
             raise CheckpointError(
-                f"{where} was saved about other data: {differences}; use the old values, or another folder "
+                f"{where} was saved with other data: {differences}; use the old values, or another folder "
                 "(--checkpoint-dir), or take its state alone: restore(like, weights_only=True)"
             )
         found, wanted = position["state"], describe(like)

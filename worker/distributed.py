@@ -15,19 +15,19 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from worker.errors import WorkerError
-from worker.facts import send_fact
-from worker.identity import PID, Identity
-from worker.preemption import let_ctrl_c_end
+from hostmesh.worker.errors import WorkerError
+from hostmesh.worker.identity import PID, Identity
+from hostmesh.worker.preemption import let_ctrl_c_end
+from hostmesh.worker.process.facts import send_fact
 
 CLUSTERS = "jax._src.clusters"
 DISTRIBUTED = "jax._src.distributed"
 # What jax itself gets of the time for joining, in seconds, when finding the coordinator has taken the rest.
-LEAST_PATIENCE = 1
-LEAST_THREADS = 8
+MIN_TIMEOUT = 1
+MIN_THREADS = 8
 THREADS_PER_DEVICE = 4
 # Looking for the coordinator: seconds between two tries of one process, and what all processes together may do.
-LEAST_PAUSE, MOST_PAUSE = 0.005, 0.5
+MIN_PAUSE, MAX_PAUSE = 0.005, 0.5
 TRIES_A_SECOND_BY_ALL = 2000
 JITTER = 0.25
 RANDOM = random.Random()  # of our own: a script that has seeded the common one must get what it expects
@@ -77,7 +77,7 @@ def require_joined(what: str) -> None:
         return
     raise WorkerError(
         f"{what}: found process {identity.process_id} of {identity.num_processes} alone, wanted it to have joined the "
-        "others; call worker.join(), or jax.distributed.initialize(), before anything that uses jax's devices"
+        "others; call hostmesh.join(), or jax.distributed.initialize(), before anything that uses jax's devices"
     )
 
 
@@ -90,7 +90,7 @@ def widen_cpu_pool() -> None:
     given = os.environ.get("JAX_NUM_CPU_DEVICES", "")
     devices = int(given) if given.isdecimal() else 1
     if os.environ.get("JAX_PLATFORMS") == "cpu" and not os.environ.get("NPROC"):
-        os.environ["NPROC"] = str(max(os.cpu_count() or 1, LEAST_THREADS, THREADS_PER_DEVICE * devices))
+        os.environ["NPROC"] = str(max(os.cpu_count() or 1, MIN_THREADS, THREADS_PER_DEVICE * devices))
 
 
 def forget_jax() -> None:
@@ -187,15 +187,15 @@ def _join_ours(arguments: dict[str, Any], identity: Identity) -> None:
     """For a call of initialize: bind the coordinator's own address alone, and take no longer in all than asked."""
     if arguments["coordinator_bind_address"] is None:
         arguments["coordinator_bind_address"] = identity.coordinator_address
-    patience, began = arguments["initialization_timeout"], time.monotonic()
-    _await_coordinator(identity, patience - LEAST_PATIENCE)
-    left = patience - (time.monotonic() - began)
-    arguments["initialization_timeout"] = max(LEAST_PATIENCE, int(left))
+    timeout, began = arguments["initialization_timeout"], time.monotonic()
+    _await_coordinator(identity, timeout - MIN_TIMEOUT)
+    left = timeout - (time.monotonic() - began)
+    arguments["initialization_timeout"] = max(MIN_TIMEOUT, int(left))
 
 
 def _await_coordinator(
     identity: Identity,
-    patience: float,
+    timeout: float,
     answers: Callable[[str, int], bool] | None = None,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
@@ -204,7 +204,7 @@ def _await_coordinator(
     host, _, port = identity.coordinator_address.rpartition(":")
     answers = answers or _answers
     began = clock()
-    while identity.process_id != 0 and (waited := clock() - began) < patience:
+    while identity.process_id != 0 and (waited := clock() - began) < timeout:
         if answers(host.strip("[]"), int(port)):
             return
         sleep(_pause_before_retry(waited, identity.num_processes) * RANDOM.uniform(1 - JITTER, 1 + JITTER))
@@ -212,7 +212,7 @@ def _await_coordinator(
 
 def _pause_before_retry(waited: float, num_processes: int) -> float:
     """Back off: a hundredth of the wait so far, up to a limit, and never more tries a second by all than allowed."""
-    pause = min(max(LEAST_PAUSE, waited / 100), MOST_PAUSE)
+    pause = min(max(MIN_PAUSE, waited / 100), MAX_PAUSE)
     return max(pause, num_processes / TRIES_A_SECOND_BY_ALL)
 
 

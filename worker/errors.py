@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from worker.place import find_place
+from hostmesh.worker.process.place import find_place
 
-MOST_SHOWN = 4
+MAX_SHOWN = 4
 
 
 class WorkerError(Exception):
@@ -68,5 +68,5 @@ def blame(where: str, error: Exception) -> DataError:
 
 def list_some(parts: Sequence[str]) -> str:
     """`first; second; …; and 12 more`."""
-    more = len(parts) - MOST_SHOWN
-    return "; ".join([*parts[:MOST_SHOWN], *([f"and {more} more"] if more > 0 else [])])
+    more = len(parts) - MAX_SHOWN
+    return "; ".join([*parts[:MAX_SHOWN], *([f"and {more} more"] if more > 0 else [])])

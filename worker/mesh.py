@@ -13,7 +13,7 @@ import numpy as np
 from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh
 
-from worker.distributed import require_joined
+from hostmesh.worker.distributed import require_joined
 
 
 def make_mesh(

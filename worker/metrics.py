@@ -13,20 +13,20 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import islice, takewhile
 from typing import Any, TypeAlias
 
-from worker.facts import PATIENCE, note_dropped, offer_fact
-from worker.identity import FACTS_SOCKET, METRICS, NUM_PROCESSES, PROCESS_ID
+from hostmesh.worker.identity import FACTS_SOCKET, METRICS, NUM_PROCESSES, PROCESS_ID
+from hostmesh.worker.process.facts import TIMEOUT, note_dropped, offer_fact
 
 REPORT_EVERY = 0.5
 # Values of one name that may wait to be sent, and go out together. On average one goes out every half second.
-MOST_UNSENT = 20
-MOST_NAMES = 10_000
+MAX_UNSENT = 20
+MAX_NAMES = 10_000
 VALUES_A_MESSAGE = 500
-MOST_MESSAGES = 100
+MAX_MESSAGES = 100
 # With `--metrics all`: what all processes but the first send together.
 MESSAGES_A_SECOND_BY_ALL = 100
 # A name whose values keep becoming finite and not finite is told of so many times.
-MOST_CHANGES = 10
-EXIT_PATIENCE = 5.0
+MAX_CHANGES = 10
+EXIT_TIMEOUT = 5.0
 LOOK_EVERY = 0.001
 # What NumPy calls booleans, integers and floats; bfloat16 and its like are of the kind V.
 NUMBER_KINDS = "biufV"
@@ -63,7 +63,7 @@ def flush_report() -> None:
 
 def flush_ready() -> None:
     """After a failure: send what is there. What is still in computation may never come, and is given up."""
-    _reports.leave(patience=0)
+    _reports.leave(timeout=0)
 
 
 class _Metric:
@@ -76,16 +76,16 @@ class _Metric:
         self.thinned = 0
         self.is_finite = True
         self.changes = 0
-        self._allowed = float(MOST_UNSENT)
+        self._allowed = float(MAX_UNSENT)
         self._counted_at = now
 
     def add(self, step: int, value: Any) -> None:
         # The oldest always stays: of a device that is far behind, the newest is never ready.
         if len(self.unsent) > 1 and self.unsent[-1][0] == step:
             self.unsent.pop()
-        elif len(self.unsent) == MOST_UNSENT:
+        elif len(self.unsent) == MAX_UNSENT:
             del self.unsent[1::2]
-            self.thinned += MOST_UNSENT // 2
+            self.thinned += MAX_UNSENT // 2
         self.unsent.append((step, value))
 
     def take_ready(self) -> list[tuple[int, Any]]:
@@ -95,7 +95,7 @@ class _Metric:
 
     def thin(self, ready: list[tuple[int, Any]], now: float, every: float) -> list[tuple[int, Any]]:
         """The newest, as many as may be sent now."""
-        self._allowed = min(MOST_UNSENT, self._allowed + (now - self._counted_at) / every)
+        self._allowed = min(MAX_UNSENT, self._allowed + (now - self._counted_at) / every)
         self._counted_at = now
         sent = ready[-max(1, int(self._allowed)) :]
         self._allowed = max(0.0, self._allowed - len(sent))
@@ -132,18 +132,18 @@ class Reports:
             if now >= self._due:
                 self._send_ready(now)
 
-    def flush(self, patience: float = math.inf) -> None:
+    def flush(self, timeout: float = math.inf) -> None:
         with self._lock:
             waiting = [value for metric in self._metrics.values() for _, value in metric.unsent]
-        deadline = time.monotonic() + patience
+        deadline = time.monotonic() + timeout
         while any(map(_is_in_computation, waiting)) and time.monotonic() < deadline:
             time.sleep(LOOK_EVERY)
         with self._lock:
             self._send_ready(self._clock(), must_arrive=True)
 
-    def leave(self, patience: float) -> None:
+    def leave(self, timeout: float) -> None:
         """For the end of the process: also tells what was not sent, and keeps nothing."""
-        self.flush(patience)
+        self.flush(timeout)
         with self._lock:
             thinned = {name: metric.thinned for name, metric in self._metrics.items() if metric.thinned}
             if (thinned or self._refused) and _pace()[0]:
@@ -153,7 +153,7 @@ class Reports:
             self._metrics.clear()
 
     def _begin(self, name: str, now: float) -> _Metric | None:
-        if len(self._metrics) >= MOST_NAMES:
+        if len(self._metrics) >= MAX_NAMES:
             self._refused += 1
             return None
         self._metrics[name] = metric = _Metric(now)
@@ -185,19 +185,19 @@ class Reports:
             if _is_finite(number) != metric.is_finite:
                 metric.is_finite = not metric.is_finite
                 metric.changes += 1
-                if metric.changes <= MOST_CHANGES:
+                if metric.changes <= MAX_CHANGES:
                     change = {"metric": name, "step": step, "value": to_json(number), "finite": metric.is_finite}
                     self._changes.append(change)
 
     def _post(self, fact: str, **detail: Any) -> None:
-        if len(self._outbox) == MOST_MESSAGES:
+        if len(self._outbox) == MAX_MESSAGES:
             self._outbox.popleft()
             note_dropped()
         self._outbox.append((fact, detail))
 
     def _empty_outbox(self, must_arrive: bool) -> None:
         """What an agent that is busy does not take now goes first the next time."""
-        deadline = time.monotonic() + (PATIENCE if must_arrive else 0)
+        deadline = time.monotonic() + (TIMEOUT if must_arrive else 0)
         while self._outbox:
             fact, detail = self._outbox[0]
             if offer_fact(fact, **detail):
@@ -214,7 +214,7 @@ _is_exit_prepared = False
 
 def _leave() -> None:
     """At the end of the process. Where an exception has ended a plain Python, values may never come."""
-    _reports.leave(0 if hasattr(sys, "last_value") else EXIT_PATIENCE)
+    _reports.leave(0 if hasattr(sys, "last_value") else EXIT_TIMEOUT)
 
 
 def _begin_anew() -> None:

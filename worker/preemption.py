@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from worker.facts import send_fact
+from hostmesh.worker.process.facts import send_fact
 
 SECONDS_TO_SAVE = 60
 # Where a process that Ctrl-C ends tells process 0 so, in jax's own store.
@@ -20,10 +20,10 @@ INTERRUPTED = "hostmesh/interrupted"
 LOOK_EVERY = 0.02
 
 _asked = False
-_calls = 0  # of stop_asked
+_calls = 0  # of preemption_requested
 
 
-def watch_for_stop() -> None:
+def handle_preemption() -> None:
     """After joining: from here on SIGTERM asks this program to save and leave, and the launcher gives it the time.
 
     It sends SIGTERM for Ctrl-C as well then.
@@ -33,7 +33,7 @@ def watch_for_stop() -> None:
     send_fact("saves_when_stopped", must_arrive=True, seconds=SECONDS_TO_SAVE)
 
 
-def stop_asked(step: int) -> bool:
+def preemption_requested(step: int) -> bool:
     """Call it once at every step: true from the same step on everywhere, after SIGTERM reached any process.
 
     A call takes less than a microsecond. jax looks for the signal once a second and then picks the step after the
@@ -76,14 +76,14 @@ def let_ctrl_c_end() -> Iterator[None]:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def leave_after_others(patience: float) -> None:
+def leave_after_others(timeout: float) -> None:
     """For a process that Ctrl-C ends: without process 0, where its coordinator is, jax aborts the others, who may still
     be in their exit handlers. So process 0 waits for them; who waits for it in a collective is let go first.
     """
     distributed = sys.modules.get("jax._src.distributed")
     if distributed is None or distributed.global_state.client is None:
         return
-    state, until = distributed.global_state, time.monotonic() + patience
+    state, until = distributed.global_state, time.monotonic() + timeout
     if state.process_id != 0:
         state.client.key_value_set(f"{INTERRUPTED}/{state.process_id}", "")
         return

@@ -32,9 +32,9 @@ def measure_disk(place: str) -> os.statvfs_result:
     return os.statvfs(there)
 
 
-def lock_within(fd: int, patience: float) -> bool:
+def lock_within(fd: int, timeout: float) -> bool:
     """False when somebody else has held it all the time."""
-    deadline = time.monotonic() + patience
+    deadline = time.monotonic() + timeout
     while True:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -8,10 +8,10 @@ import signal
 import time
 from typing import Optional
 
-from launcher.agent.files import remove_file
-from launcher.agent.hunt import kill_all
-from launcher.agent.linux import adopt_orphans, die_with_parent
-from launcher.agent.segments import Segments, remove_noted
+from hostmesh.launcher.agent.files import remove_file
+from hostmesh.launcher.agent.linux import adopt_orphans, die_with_parent
+from hostmesh.launcher.agent.process_tree import kill_all
+from hostmesh.launcher.agent.segments import Segments, remove_noted
 
 LOCK = "lock"  # in an agent's folder, held by it and its guardian; agent/unpack.py makes it
 TICK = 1.0
@@ -111,7 +111,7 @@ def _sweep(folder: str) -> None:
     """Of no use to this run: whatever goes wrong with it must not end the guardian."""
     try:
         # Not before: the agent's start would wait for the import.
-        from launcher.agent.stale import sweep_aside
+        from hostmesh.launcher.agent.stale import sweep_aside
 
         sweep_aside(folder)
     except Exception:

@@ -14,26 +14,26 @@ from collections import deque
 from functools import partial
 from typing import Any, Callable, Deque, Dict, List, Optional, Tuple
 
-from launcher import wire
-from launcher.agent import hunt
-from launcher.agent.flow import OUTPUT, Window
-from launcher.agent.guardian import Guardian, guard, remove
-from launcher.agent.nursery import Nursery, start_file
-from launcher.agent.output import Output
-from launcher.agent.ports import list_addresses
-from launcher.agent.prepare import Preparing
-from launcher.agent.segments import Segments
-from launcher.agent.spawn import STDIN, explain_start, read_exec_error, spawn
-from worker.identity import DUMP_SIGNAL, EXIT_PREEMPTED, FACTS_SOCKET, STACKS_FILE
+from hostmesh.launcher import wire
+from hostmesh.launcher.agent import process_tree
+from hostmesh.launcher.agent.flow import OUTPUT, Window
+from hostmesh.launcher.agent.guardian import Guardian, guard, remove
+from hostmesh.launcher.agent.nursery import Nursery, start_file
+from hostmesh.launcher.agent.output import Output
+from hostmesh.launcher.agent.segments import Segments
+from hostmesh.launcher.agent.spawn import STDIN, explain_start, read_exec_error, spawn
+from hostmesh.launcher.agent.startup.duties import Duties
+from hostmesh.launcher.agent.startup.ports import list_addresses
+from hostmesh.worker.identity import DUMP_SIGNAL, EXIT_PREEMPTED, FACTS_SOCKET, STACKS_FILE
 
 BEAT_EVERY = 1.0
 LOOK_EVERY = 0.03
 LOOK_FOR_STACKS_EVERY = 0.01
 FIRST_LEASE = 30.0
-OBEY_PATIENCE = 0.2
+OBEY_TIMEOUT = 0.2
 OUTBOX_FULL = 512 << 10
-STACKS_PATIENCE = 0.5
-KILL_PATIENCE = 5.0
+STACKS_TIMEOUT = 0.5
+KILL_TIMEOUT = 5.0
 # The processes themselves are given a moment to be gone: most leave nothing behind.
 KILL_REST_EVERY = 0.05
 # More than the socket holds: whoever sends without end cannot keep the agent from its other duties.
@@ -41,11 +41,11 @@ FACTS_AT_ONCE = 1000
 # What a process says of itself alone: a child that it forked may crash, or compute, without consequences.
 OF_ITSELF = ("crash", "ran_separately")
 # Deeper ones would end whoever walks through them.
-DEEPEST_FACT = 32
+MAX_FACT_DEPTH = 32
 
 
 def main(folder: str) -> None:
-    mark = os.environ[hunt.MARK]
+    mark = os.environ[process_tree.MARK]
     segments = Segments(folder)
     guardian = guard(mark, folder, segments)
     agent = Agent(folder, guardian, segments)
@@ -57,7 +57,7 @@ def main(folder: str) -> None:
         traceback.print_exc()  # the launcher shows what an agent said last
         sys.stderr.flush()
     finally:
-        hunt.kill_all(mark, {guardian.pid}, segments.note_held)
+        process_tree.kill_all(mark, {guardian.pid}, segments.note_held)
         if os.getppid() != guardian.pid:
             remove(folder)  # nobody is left to do it
         os._exit(0)
@@ -132,7 +132,7 @@ class Agent:
         self.outbox = bytearray(wire.MAGIC)
         self.processes: Dict[int, Process] = {}
         self.waiting: List[wire.Spawn] = []
-        self.setting: Optional[wire.Prepare] = None
+        self.setting: Optional[wire.PrepareWorkers] = None
         self.python = ""
         self.ahead: Optional[float] = None  # how far this host's clock is ahead of the launcher's, at most
         stdin = os.environ.pop(STDIN, None)  # not for the processes to see
@@ -151,7 +151,7 @@ class Agent:
         self.stopped_at = self.killed_at = 0.0
         self.leave = False
         self.selector = selectors.DefaultSelector()
-        self.preparing = Preparing(folder, self.selector, self._send, self._note_ready)
+        self.preparing = Duties(folder, self.selector, self._send, self._note_ready)
         self.facts = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._open()
 
@@ -203,7 +203,7 @@ class Agent:
             self.beaten = now
             self._send(wire.Beat())
             self.guardian.reassure(self.lease)
-            self.segments.look(lambda: hunt.find_all(os.environ[hunt.MARK], os.getpid()))
+            self.segments.look(lambda: process_tree.find_all(os.environ[process_tree.MARK], os.getpid()))
         self.preparing.keep_time()
         self._end_those_left()
         if self.stacks_until is not None:
@@ -216,7 +216,7 @@ class Agent:
         processes = self.processes.values()
         if self.preparing.all_is_sent and all(process.drained for process in processes):
             self._say_bye()
-        elif now - self.stopped_at > KILL_PATIENCE:
+        elif now - self.stopped_at > KILL_TIMEOUT:
             if any(process.alive for process in processes):
                 self._say_bye()
             for output, _ in self._list_outputs():
@@ -229,7 +229,7 @@ class Agent:
         self.killed_at = time.monotonic()
         # The nursery tells of its workers' ends.
         spare = {self.guardian.pid, self.nursery.pid if self.nursery is not None else self.guardian.pid}
-        hunt.kill_once(os.environ[hunt.MARK], spare, self.segments.note_held, self.stopped_at)
+        process_tree.kill_once(os.environ[process_tree.MARK], spare, self.segments.note_held, self.stopped_at)
 
     # The stream.
 
@@ -248,7 +248,7 @@ class Agent:
 
     def _obey_some(self) -> None:
         """For a moment, so that beats go out however many files of a tree have come."""
-        until = time.monotonic() + OBEY_PATIENCE
+        until = time.monotonic() + OBEY_TIMEOUT
         while self.commands and time.monotonic() < until:
             self._obey(self.commands.popleft())
             self.heard = time.monotonic()
@@ -297,7 +297,7 @@ class Agent:
 
     # Starting.
 
-    def _note_ready(self, setting: wire.Prepare, python: str) -> None:
+    def _note_ready(self, setting: wire.PrepareWorkers, python: str) -> None:
         self.setting, self.python = setting, python
         if setting.warm:
             self._start_nursery()
@@ -480,8 +480,8 @@ class Agent:
         elif name == "leaving":
             pass  # said only for the sake of `dropped`
         elif is_its_own or name not in OF_ITSELF:
-            if is_deeper(detail, DEEPEST_FACT):
-                detail = {"problem": f"what it said was nested more than {DEEPEST_FACT} deep"}
+            if is_deeper(detail, MAX_FACT_DEPTH):
+                detail = {"problem": f"what it said was nested more than {MAX_FACT_DEPTH} deep"}
             self._send(wire.Fact(str(name), process_id, dict(detail)))
 
     def _forward_output(self) -> None:
@@ -553,7 +553,7 @@ class Agent:
                 self._ended(process, -signal.SIGKILL)
             if stacks and process.can_dump:
                 process.signal(DUMP_SIGNAL)
-        self.stacks_until = time.monotonic() + (STACKS_PATIENCE if stacks else 0)
+        self.stacks_until = time.monotonic() + (STACKS_TIMEOUT if stacks else 0)
         self._collect_stacks()
 
     def _collect_stacks(self) -> None:
@@ -572,7 +572,7 @@ class Agent:
         self.killed_at = time.monotonic()
 
     def _say_bye(self) -> None:
-        survivors = hunt.kill_all(os.environ[hunt.MARK], {self.guardian.pid}, self.segments.note_held)
+        survivors = process_tree.kill_all(os.environ[process_tree.MARK], {self.guardian.pid}, self.segments.note_held)
         self._send(wire.Bye(survivors))
         os.set_blocking(1, True)
         self._flush()

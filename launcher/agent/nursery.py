@@ -7,7 +7,7 @@ import os
 import socket
 from typing import Any, Dict, List, Optional
 
-from launcher.agent.spawn import explain_start, read_exec_error, spawn
+from hostmesh.launcher.agent.spawn import explain_start, read_exec_error, spawn
 
 # For the command that `ps` is to show of a worker: it can only be written over the nursery's own, and no further.
 ROOM = 2000

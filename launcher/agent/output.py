@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
-from launcher.agent.linux import enlarge_pipe, forget_beginning
-from launcher.wire import TAIL_LENGTH
+from hostmesh.launcher.agent.linux import enlarge_pipe, forget_beginning
+from hostmesh.launcher.wire import TAIL_LENGTH
 
 PIPE_SIZE = 1 << 20
 CHUNK = 256 << 10

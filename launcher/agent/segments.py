@@ -10,7 +10,7 @@ import signal
 import stat
 from typing import Callable, Iterable, Set, Tuple
 
-from launcher.agent.files import read_if_there, remove_file
+from hostmesh.launcher.agent.files import read_if_there, remove_file
 
 FOLDER = "/dev/shm"
 NOTES = "segments"  # in an agent's folder, so that whoever removes it finds them: a JSON line for each

@@ -7,13 +7,13 @@ import os
 import signal
 from typing import Dict, List, Mapping, Optional, Tuple
 
-from launcher.agent.linux import die_with_parent
-from worker.identity import PID
+from hostmesh.launcher.agent.linux import die_with_parent
+from hostmesh.worker.identity import PID
 
 # In the environment of an agent: the descriptor that is to be the stdin of the one process it starts.
 STDIN = "HOSTMESH_STDIN"
 HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ)
-LARGEST_SHOWN = 3
+MAX_SHOWN = 3
 
 
 def spawn(
@@ -80,6 +80,6 @@ def explain_start(error: OSError, env: Mapping[str, str]) -> str:
     if error.errno != errno.E2BIG:
         return error.strerror or str(error)
     sizes = {name: len(os.fsencode(name)) + len(os.fsencode(value)) + 2 for name, value in env.items()}
-    largest: List[str] = sorted(sizes, key=lambda name: -sizes[name])[:LARGEST_SHOWN]
+    largest: List[str] = sorted(sizes, key=lambda name: -sizes[name])[:MAX_SHOWN]
     shown = ", ".join(f"{name} with {sizes[name]:,} bytes" for name in largest)
     return f"its environment of {sum(sizes.values()):,} bytes is too large for Linux; the largest are {shown}"

@@ -9,23 +9,23 @@ import stat
 import time
 from typing import List
 
-from launcher.agent.guardian import LOCK, remove
-from launcher.agent.hunt import find_all
-from launcher.agent.linux import die_with_parent
+from hostmesh.launcher.agent.guardian import LOCK, remove
+from hostmesh.launcher.agent.linux import die_with_parent
+from hostmesh.launcher.agent.process_tree import find_all
 
 PREFIX = "hostmesh-"  # and then an agent's mark: `hostmesh-1116-k7m2xq.3`, as agent/unpack.py has it
 # An agent locks its folder a moment after it has made it.
 YOUNGEST = 60.0
 # Without a lock only its age tells.
 YOUNGEST_WITHOUT_LOCK = 7 * 24 * 3600.0
-MOST_LOOKED_AT = 10_000
-MOST_REMOVED = 100
+MAX_LOOKED_AT = 10_000
+MAX_REMOVED = 100
 
 
 def sweep_aside(own: str) -> None:
     """For the guardian, who has nothing else to do; in a child, since a disk may hang, and only if there is work."""
     try:
-        found = [path for path in list_folders(own) if is_stale(path)][:MOST_REMOVED]
+        found = [path for path in list_folders(own) if is_stale(path)][:MAX_REMOVED]
         if not found:
             return
         guardian = os.getpid()
@@ -47,7 +47,7 @@ def list_folders(own: str) -> List[str]:
     found = []
     with os.scandir(os.path.dirname(own)) as entries:
         for number, entry in enumerate(entries):
-            if number >= MOST_LOOKED_AT:
+            if number >= MAX_LOOKED_AT:
                 break
             if entry.name.startswith(PREFIX) and entry.name.rpartition(".")[2].isdigit() and entry.path != own:
                 found.append(entry.path)

@@ -1,6 +1,6 @@
 """The first source a host gets: write the agent's files, which follow on the stream, and become the agent.
 
-Packed files are compressed. Unpacked they are a line with folders and files, `[["launcher"], [["launcher/wire.py",
+Packed files are compressed. Unpacked they are a line with folders and files, `[["hostmesh"], [["hostmesh/__init__.py",
 5120]]]`, and then the files one after the other.
 """
 
@@ -31,7 +31,7 @@ def become_agent() -> None:
         sys.exit(f"cannot write the agent to {folder}: {error.strerror}")
     sys.dont_write_bytecode = True
     sys.path.insert(0, os.path.join(folder, "agent"))
-    from launcher.agent.main import main
+    from hostmesh.launcher.agent.main import main
 
     try:
         main(folder)

@@ -5,33 +5,33 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from launcher.agent.hunt import MARK
-from launcher.bundle import agent_command
-from launcher.cluster import Cluster
-from launcher.errors import UsageError
-from worker.identity import RUN_ID
+from hostmesh.launcher.agent.process_tree import MARK
+from hostmesh.launcher.bundle import agent_command
+from hostmesh.launcher.cluster.file import Cluster
+from hostmesh.launcher.errors import UsageError
+from hostmesh.worker.identity import RUN_ID
 
 if TYPE_CHECKING:
-    from launcher.channel import Stream
+    from hostmesh.launcher.supervisor.channel import Stream
 
 # Seconds that an agent is given to wind up when its stream is closed.
-CLOSE_PATIENCE = 5.0
+CLOSE_TIMEOUT = 5.0
 
 
 def open_streams(cluster: Cluster, run_id: str, stdin: int | None = None) -> Sequence[Stream]:
     """One for each host; returns before they are connected. `stdin` is for a process on this machine."""
     marks = [{RUN_ID: run_id, MARK: f"{run_id}.{number}"} for number in range(len(cluster.hosts))]
     if cluster.transport == "local":
-        from launcher.transports.local import LocalStream
+        from hostmesh.launcher.transports.local import LocalStream
 
         return [LocalStream(cluster.agent_python, mark, stdin) for mark in marks]
     commands = [agent_command(cluster.agent_python or "python3", mark) for mark in marks]
     if cluster.transport == "ssh":
-        from launcher.transports.ssh import open_ssh_streams
+        from hostmesh.launcher.transports.ssh.stream import open_ssh_streams
 
         return open_ssh_streams(cluster.hosts, cluster.ssh, commands)
     if cluster.transport == "docker":
-        from launcher.transports.docker import DockerStream
+        from hostmesh.launcher.transports.docker import DockerStream
 
         return [DockerStream(host, command) for host, command in zip(cluster.hosts, commands, strict=True)]
     raise UsageError(f"transport {cluster.transport} is not there yet; --dry-run shows the plan")

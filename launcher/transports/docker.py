@@ -5,11 +5,11 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Sequence
 
-from launcher.cluster import Host
-from launcher.errors import Unreachable
-from launcher.transports.pipe import PipeStream
+from hostmesh.launcher.cluster.file import Host
+from hostmesh.launcher.errors import Unreachable
+from hostmesh.launcher.transports.pipe import PipeStream
 
-ASK_PATIENCE = 5.0
+ASK_TIMEOUT = 5.0
 # What `docker inspect` calls a container's state, and what brings it back.
 REMEDIES = {"paused": "docker unpause", "created": "docker start", "exited": "docker start"}
 
@@ -48,8 +48,8 @@ def find_problem(container: str) -> str | None:
         return None
     if state is not None:
         remedy = REMEDIES.get(state)
-        mend = f"{remedy} {container}" if remedy else f"see docker logs {container}"
-        return f"container {container} is {state}, wanted running; {mend}"
+        fix = f"{remedy} {container}" if remedy else f"see docker logs {container}"
+        return f"container {container} is {state}, wanted running; {fix}"
     version, trouble = ask_docker("version", "--format", "{{.Server.Version}}")
     if version is None:
         return f"no Docker engine answers ({trouble}); is it running, and may you use it? try docker ps"
@@ -59,9 +59,9 @@ def find_problem(container: str) -> str | None:
 def ask_docker(*args: str) -> tuple[str | None, str]:
     """Its answer, or None and what it complained of."""
     try:
-        done = subprocess.run(["docker", *args], capture_output=True, text=True, errors="replace", timeout=ASK_PATIENCE)
+        done = subprocess.run(["docker", *args], capture_output=True, text=True, errors="replace", timeout=ASK_TIMEOUT)
     except subprocess.TimeoutExpired:
-        return None, f"no answer to docker {args[0]} within {ASK_PATIENCE:g} s"
+        return None, f"no answer to docker {args[0]} within {ASK_TIMEOUT:g} s"
     except OSError as error:
         return None, f"cannot start docker: {error.strerror}"
     if done.returncode == 0:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import sys
 
-from launcher.agent.guardian import remove
-from launcher.agent.hunt import MARK, kill_marked
-from launcher.agent.spawn import STDIN
-from launcher.agent.unpack import find_folder
-from launcher.bundle import BOOTSTRAP
-from launcher.transports import CLOSE_PATIENCE
-from launcher.transports.pipe import PipeStream
+from hostmesh.launcher.agent.guardian import remove
+from hostmesh.launcher.agent.process_tree import MARK, kill_marked
+from hostmesh.launcher.agent.spawn import STDIN
+from hostmesh.launcher.agent.unpack import find_folder
+from hostmesh.launcher.bundle import BOOTSTRAP
+from hostmesh.launcher.transports import CLOSE_TIMEOUT
+from hostmesh.launcher.transports.pipe import PipeStream
 
 
 class LocalStream(PipeStream):
@@ -29,8 +29,8 @@ class LocalStream(PipeStream):
             return f"found no {program} for the agent; name a Python 3.9 or newer with agent_python, or leave it out"
         return super().explain_start(program, error)
 
-    def close(self, patience: float = CLOSE_PATIENCE) -> None:
+    def close(self, timeout: float = CLOSE_TIMEOUT) -> None:
         """Returns when the guardian has cleaned up; one that does not react is ended, and cleaned up after."""
-        super().close(patience)
+        super().close(timeout)
         kill_marked(self._env[MARK])
         remove(find_folder(self._env))

@@ -10,8 +10,8 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import IO
 
-from launcher.errors import Unreachable
-from launcher.transports import CLOSE_PATIENCE
+from hostmesh.launcher.errors import Unreachable
+from hostmesh.launcher.transports import CLOSE_TIMEOUT
 
 PIPE_SIZE = 1 << 20
 
@@ -48,15 +48,15 @@ class PipeStream:
         self._process.stdin.write(data)
         self._process.stdin.flush()
 
-    def close(self, patience: float = CLOSE_PATIENCE) -> None:
+    def close(self, timeout: float = CLOSE_TIMEOUT) -> None:
         """Returns when the program has ended, because its input did or because it was made to."""
         if self._process is None:
             return
         # In a thread: who writes to a program that does not read holds the pipe until that program is gone.
         closing = threading.Thread(target=self._close_input, name="close", daemon=True)
         closing.start()
-        closing.join(patience)
-        end_program(self._process, patience, reads=not closing.is_alive())
+        closing.join(timeout)
+        end_program(self._process, timeout, reads=not closing.is_alive())
 
     def _close_input(self) -> None:
         assert self._process is not None and self._process.stdin is not None
@@ -87,12 +87,12 @@ def start_program(
     return process
 
 
-def end_program(program: subprocess.Popen[bytes], patience: float, reads: bool = True) -> None:
+def end_program(program: subprocess.Popen[bytes], timeout: float, reads: bool = True) -> None:
     """For one whose input has ended: wait for it, then ask it, then make it. One that does not read hears of no end."""
     for number in (0, signal.SIGTERM, signal.SIGKILL) if reads else (signal.SIGTERM, signal.SIGKILL):
         program.send_signal(number)
         try:
-            program.wait(patience)
+            program.wait(timeout)
             return
         except subprocess.TimeoutExpired:
             continue

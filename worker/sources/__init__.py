@@ -5,12 +5,12 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from worker.errors import DataError
-from worker.sources.functions import call_function, find_function, is_module
-from worker.sources.reading import Source
-from worker.sources.recognise import recognise
-from worker.sources.spec import Spec, unknown
-from worker.stream import Stream
+from hostmesh.worker.errors import DataError
+from hostmesh.worker.sources.base import Source
+from hostmesh.worker.specs.functions import call_function, find_function, is_module
+from hostmesh.worker.specs.recognise import recognise
+from hostmesh.worker.specs.spec import Spec, unknown
+from hostmesh.worker.streams.stream import Stream
 
 __all__ = ["Source", "as_source", "as_stream", "open_source"]
 
@@ -87,7 +87,7 @@ def as_stream(data: Any, shards: int = 1, batched: bool | None = None) -> Stream
 
 
 def _system(name: str) -> Any:
-    return importlib.import_module(f"worker.sources.{name}")
+    return importlib.import_module(f"hostmesh.worker.sources.{name}")
 
 
 def _call_function(spec: Spec) -> Any:

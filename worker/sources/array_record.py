@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from worker.content import Content, of_files
-from worker.errors import DataError
-from worker.rows import Block, Ids, Record
-from worker.sources.functions import find_function
-from worker.sources.reading import BlockSource, RecordSource
-from worker.sources.spec import Spec
+from hostmesh.worker.errors import DataError
+from hostmesh.worker.loading.rows import Block, Ids, Record
+from hostmesh.worker.sources.base import BlockSource, RecordSource
+from hostmesh.worker.specs.functions import find_function
+from hostmesh.worker.specs.spec import Spec
+from hostmesh.worker.verify.content import Content, of_files
 
 # For random access; beyond this the options of the reader made no measurable difference.
 READER_OPTIONS = "readahead_buffer_size:0,max_parallelism:0"

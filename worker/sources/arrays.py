@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from worker.content import Content, of_arrays, of_files
-from worker.errors import DataError
-from worker.rows import Ids, count_rows, map_leaves
-from worker.sources.reading import BlockSource
-from worker.sources.spec import Spec
+from hostmesh.worker.errors import DataError
+from hostmesh.worker.loading.rows import Ids, count_rows, map_leaves
+from hostmesh.worker.sources.base import BlockSource
+from hostmesh.worker.specs.spec import Spec
+from hostmesh.worker.verify.content import Content, of_arrays, of_files
 
 
 def array_source(tree: Any, name: str = "arrays", content: Content | None = None) -> BlockSource:

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from worker.errors import DataError
-from worker.rows import Ids
+from hostmesh.worker.errors import DataError
+from hostmesh.worker.loading.rows import Ids
 
 
 @dataclass(frozen=True)

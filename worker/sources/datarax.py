@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from worker.errors import DataError
-from worker.rows import Block, count_rows, map_leaves, take_rows
-from worker.sources.arrays import array_source
-from worker.sources.objects import get_records
-from worker.sources.passes import Pass
-from worker.sources.reading import BlockSource, RecordSource
-from worker.stream import Stream
+from hostmesh.worker.errors import DataError
+from hostmesh.worker.loading.rows import Block, count_rows, map_leaves, take_rows
+from hostmesh.worker.sources.arrays import array_source
+from hostmesh.worker.sources.base import BlockSource, RecordSource
+from hostmesh.worker.sources.objects import get_records
+from hostmesh.worker.streams.passes import Pass
+from hostmesh.worker.streams.stream import Stream
 
 RANDOM_COUNTS = 1 << 32  # Flax counts its draws in 32 bits
 DRAWS_PER_PASS = 1 << 20  # what sets the random numbers of one pass apart from those of the next

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 
-from worker.errors import DataError
-from worker.order import Order
-from worker.sources.arrays import array_source
-from worker.sources.reading import BlockSource
-from worker.sources.spec import Spec, unknown
+from hostmesh.worker.errors import DataError
+from hostmesh.worker.loading.order import Order
+from hostmesh.worker.sources.arrays import array_source
+from hostmesh.worker.sources.base import BlockSource
+from hostmesh.worker.specs.spec import Spec, unknown
 
 FILE = Path(__file__).with_name("digits.npz")
 COUNT = 1797

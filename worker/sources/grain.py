@@ -6,12 +6,12 @@ import sys
 from functools import reduce
 from typing import Any
 
-from worker.errors import DataError
-from worker.rows import Ids, Record
-from worker.sources.batches import RECORDS, UNKNOWN, Items, batches_of, combine, decide
-from worker.sources.passes import stream_of
-from worker.sources.reading import RecordSource
-from worker.stream import Stream
+from hostmesh.worker.errors import DataError
+from hostmesh.worker.loading.rows import Ids, Record
+from hostmesh.worker.sources.base import RecordSource
+from hostmesh.worker.streams.batches import RECORDS, UNKNOWN, Items, batches_of, combine, decide
+from hostmesh.worker.streams.passes import stream_of
+from hostmesh.worker.streams.stream import Stream
 
 # What a step of Grain's makes of the items before it, by how the name of its class begins; all others keep them.
 BATCHES = ("Batch", "Rebatch", "PackAndBatch")

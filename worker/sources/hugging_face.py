@@ -9,16 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from worker.content import Content, Stored
-from worker.errors import DataError
-from worker.rows import Block, Ids, Record, check_ids, stack_records, take_rows
-from worker.sources.arrow_columns import FixedColumn, ListColumn, make_column
-from worker.sources.batches import RECORDS, UNKNOWN, Items, batches_of, combine, decide
-from worker.sources.packages import load
-from worker.sources.passes import Pass
-from worker.sources.reading import RecordSource, Source
-from worker.sources.spec import Spec, unknown
-from worker.stream import Stream
+from hostmesh.worker.errors import DataError
+from hostmesh.worker.loading.rows import Block, Ids, Record, check_ids, stack_records, take_rows
+from hostmesh.worker.sources.arrow_columns import FixedColumn, ListColumn, make_column
+from hostmesh.worker.sources.base import RecordSource, Source
+from hostmesh.worker.specs.packages import load
+from hostmesh.worker.specs.spec import Spec, unknown
+from hostmesh.worker.streams.batches import RECORDS, UNKNOWN, Items, batches_of, combine, decide
+from hostmesh.worker.streams.passes import Pass
+from hostmesh.worker.streams.stream import Stream
+from hostmesh.worker.verify.content import Content, Stored
 
 TABLES = ("arrow", "pandas", "polars")
 FILES = {".parquet": "parquet", ".json": "json", ".jsonl": "json", ".csv": "csv", ".arrow": "arrow"}

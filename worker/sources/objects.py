@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from worker.errors import DataError
-from worker.rows import Block, Ids, Record, count_rows, map_leaves
-from worker.sources.reading import BlockSource, RecordSource
+from hostmesh.worker.errors import DataError
+from hostmesh.worker.loading.rows import Block, Ids, Record, count_rows, map_leaves
+from hostmesh.worker.sources.base import BlockSource, RecordSource
 
 
 def object_source(data: Any, name: str | None = None) -> BlockSource | RecordSource:

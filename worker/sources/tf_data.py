@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from worker.errors import DataError
-from worker.sources.batches import RECORDS, UNKNOWN, Items, batches_of, combine, decide
-from worker.sources.passes import Pass
-from worker.sources.tf_data_state import Elements, list_operations, most_bytes
-from worker.stream import Stream
+from hostmesh.worker.errors import DataError
+from hostmesh.worker.sources.tf_data_state import Elements, list_operations, most_bytes
+from hostmesh.worker.streams.batches import RECORDS, UNKNOWN, Items, batches_of, combine, decide
+from hostmesh.worker.streams.passes import Pass
+from hostmesh.worker.streams.stream import Stream
 
 NAME = "tf.data:Dataset"
 # Datasets that give records, by what is in the names of their classes and operations. Others that read nothing else,

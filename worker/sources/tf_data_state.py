@@ -9,7 +9,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from worker.stream_state import MOST_BYTES
+from hostmesh.worker.streams.state import MAX_BYTES
 
 PYTHON = "PyFunc"
 OVERHEAD = 256  # bytes of a checkpoint for each element that a shuffle holds, beside its own
@@ -71,7 +71,7 @@ class Elements(Iterator[Any]):
 def most_bytes(steps: Iterable[Any], shards: int) -> int:
     """Of a checkpoint of one shard; 0 where the buffers of shuffles, which are part of it, are larger, and where Python
     functions are called, which TensorFlow does not save."""
-    most = MOST_BYTES // 2 // shards  # what JSON makes of bytes is longer
+    most = MAX_BYTES // 2 // shards  # what JSON makes of bytes is longer
     found = list(steps)
     if any(PYTHON in kind for step in found for kind in list_operations(step)):
         return 0

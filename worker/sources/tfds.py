@@ -8,13 +8,13 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from worker.errors import DataError
-from worker.rows import Record
-from worker.sources.array_record import Files, Part
-from worker.sources.objects import object_source
-from worker.sources.packages import load
-from worker.sources.reading import BlockSource, RecordSource
-from worker.sources.spec import Spec, unknown
+from hostmesh.worker.errors import DataError
+from hostmesh.worker.loading.rows import Record
+from hostmesh.worker.sources.array_record import Files, Part
+from hostmesh.worker.sources.base import BlockSource, RecordSource
+from hostmesh.worker.sources.objects import object_source
+from hostmesh.worker.specs.packages import load
+from hostmesh.worker.specs.spec import Spec, unknown
 
 Field: TypeAlias = Callable[[Any], Any]  # a feature of a tf.train.Example -> its value
 

@@ -10,14 +10,14 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, Subset, TensorDataset
 
-from worker.errors import DataError
-from worker.rows import map_leaves, rebuild
-from worker.sources.arrays import array_source
-from worker.sources.batches import RECORDS, UNKNOWN, Items, batches_of, decide
-from worker.sources.objects import get_records
-from worker.sources.passes import Pass
-from worker.sources.reading import BlockSource, RecordSource
-from worker.stream import Stream
+from hostmesh.worker.errors import DataError
+from hostmesh.worker.loading.rows import map_leaves, rebuild
+from hostmesh.worker.sources.arrays import array_source
+from hostmesh.worker.sources.base import BlockSource, RecordSource
+from hostmesh.worker.sources.objects import get_records
+from hostmesh.worker.streams.batches import RECORDS, UNKNOWN, Items, batches_of, decide
+from hostmesh.worker.streams.passes import Pass
+from hostmesh.worker.streams.stream import Stream
 
 USE_THE_DATASET = "or better, pass the dataset itself and let the loader shuffle"
 

@@ -1,0 +1,110 @@
+"""Find and kill every process of one agent: by descent, and by the agent's mark in its environment."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import Callable, Dict, Iterable, List, Set
+
+from hostmesh.launcher.agent.files import read_if_there
+
+# <run id>.<host number>: several agents of one run may share a machine, and each cleans up after itself alone
+MARK = "HOSTMESH_AGENT"
+PAUSE = 0.01
+# Programs that hold a list of shared memory and remove it when whoever uses it is gone, and how long they are given for
+# that: Python's resource tracker, that of joblib, and PyTorch's manager.
+CLEANERS = (b"resource_tracker import main", b"torch_shm_manager")
+CLEANING_TIMEOUT = 3.0
+
+# What is told who is about to be killed; see agent/segments.py.
+Note = Callable[[Set[int]], None]
+
+
+def ignore(_: Set[int]) -> None:
+    pass
+
+
+def kill_all(mark: str, spare: Set[int], note: Note = ignore, timeout: float = 4.0) -> List[int]:
+    """Kill until a look around finds nobody but `spare`; returns the pids that would not die."""
+    began = time.monotonic()
+    while victims := find_all(mark, os.getpid()) - spare:
+        _end(victims, note, began)
+        _reap()
+        if time.monotonic() > began + timeout:
+            return sorted(victims)
+        time.sleep(PAUSE)
+    return []
+
+
+def kill_once(mark: str, spare: Set[int], note: Note, began: float) -> None:
+    """For somebody who wants to see their exit codes: whoever is found now, and no reaping."""
+    _end(find_all(mark, os.getpid()) - spare, note, began)
+
+
+def kill_marked(mark: str, timeout: float = 4.0) -> None:
+    """For somebody who is not above them: kill whoever carries the mark, and leave the reaping to others."""
+    began = time.monotonic()
+    while (victims := _marked(_parents(), mark)) and time.monotonic() < began + timeout:
+        _end(victims, ignore, began)
+        time.sleep(PAUSE)
+
+
+def _end(victims: Set[int], note: Note, began: float) -> None:
+    """Cleaners end by themselves when all others have been killed, and are given their time for it since `began`."""
+    if time.monotonic() - began < CLEANING_TIMEOUT:
+        victims = victims - find_cleaners(victims)
+    if victims:
+        note(victims)
+        _kill(victims)
+
+
+def find_cleaners(pids: Set[int]) -> Set[int]:
+    commands = {pid: read_if_there(f"/proc/{pid}/cmdline") for pid in pids}
+    return {pid for pid, command in commands.items() if any(each in command for each in CLEANERS)}
+
+
+def find_all(mark: str, root: int) -> Set[int]:
+    """Living processes that descend from `root` or carry the mark; never the caller."""
+    parents = _parents()
+    return (_below(root, parents) | _marked(parents, mark)) - {os.getpid()}
+
+
+def _parents() -> Dict[int, int]:
+    parents = {}
+    for name in os.listdir("/proc") if os.path.isdir("/proc") else []:
+        if name.isdigit():
+            # "1234 (any) name)) S 1 …": the name may hold anything, the last parenthesis ends it
+            state, parent = read_if_there(f"/proc/{name}/stat").rpartition(b")")[2].split()[:2] or (b"Z", b"0")
+            if state not in (b"Z", b"X"):
+                parents[int(name)] = int(parent)
+    return parents
+
+
+def _below(root: int, parents: Dict[int, int]) -> Set[int]:
+    found: Set[int] = set()
+    edge = {root}
+    while edge := {pid for pid, parent in parents.items() if parent in edge} - found:
+        found |= edge
+    return found
+
+
+def _marked(pids: Iterable[int], mark: str) -> Set[int]:
+    entry = f"{MARK}={mark}".encode()
+    return {pid for pid in pids if entry in read_if_there(f"/proc/{pid}/environ").split(b"\0")}
+
+
+def _kill(pids: Iterable[int]) -> None:
+    for pid in pids:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            pass
+
+
+def _reap() -> None:
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        pass

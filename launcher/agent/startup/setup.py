@@ -1,0 +1,131 @@
+"""Run a cluster's setup commands on this host, once for each content."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import time
+from typing import Dict, FrozenSet, List, NamedTuple, Optional, Set
+
+from hostmesh.launcher.agent.files import lock_within, read_if_there
+from hostmesh.launcher.agent.sync.manifest import STATE_FOLDER
+
+LOCK_TIMEOUT = 1800.0
+TOKEN = "setup"
+
+
+class SetupError(Exception):
+    """A command failed."""
+
+
+def set_up(commands: List[str], key: str, workdir: Optional[str], env: Dict[str, str], output: str) -> float:
+    """Seconds it took; 0 when the same commands had succeeded before under this key, and what they made is there."""
+    folder = os.path.expanduser(workdir or "~")
+    if not os.path.isdir(folder):
+        raise SetupError(f"setup: found no folder {folder} to run its commands in; make it, or fix workdir")
+    stamp = _stamp_of(folder)
+    with open(stamp + ".lock", "w") as lock:  # hosts that share a home folder must not install over each other
+        if not lock_within(lock.fileno(), LOCK_TIMEOUT):
+            raise SetupError("setup: another run has been setting up this host for 30 minutes")
+        done, before = _read_stamp(stamp), _list_names(folder) if workdir else set()
+        if done.key == key and (workdir is None or (done.token == read_token(folder) and done.made <= before)):
+            return 0.0
+        began = time.monotonic()
+        done = done._replace(key="")  # what fails or is killed half way has not been done, whatever was before
+        _write_stamp(stamp, done)
+        try:
+            for command in commands:
+                _run(command, folder, env, output)
+            done = done._replace(key=key)
+        finally:
+            if workdir:
+                after = _list_names(folder)
+                made = frozenset(after - before) | (done.made & after)
+                done = done._replace(token=make_token(folder), made=made)
+            _write_stamp(stamp, done)
+    return max(time.monotonic() - began, 0.001)
+
+
+class Done(NamedTuple):
+    """What setups did on a host: the key of the last one if it succeeded, a token that its workdir holds as long as it
+    is the same, and what was made at its top."""
+
+    key: str = ""
+    token: str = ""
+    made: FrozenSet[str] = frozenset()
+
+
+def _read_stamp(stamp: str) -> Done:
+    """Nothing is known where there is none, or one that cannot be understood."""
+    try:
+        key, token, made = json.loads(read_if_there(stamp))
+        return Done(key, token, frozenset(made))
+    except (ValueError, TypeError):
+        return Done()
+
+
+def _write_stamp(stamp: str, done: Done) -> None:
+    _write(stamp, json.dumps([done.key, done.token, sorted(done.made)]))
+
+
+def _list_names(folder: str) -> Set[str]:
+    return set(os.listdir(folder)) - {STATE_FOLDER}
+
+
+def read_token(folder: str) -> str:
+    return read_if_there(os.path.join(folder, STATE_FOLDER, TOKEN)).decode(errors="replace")
+
+
+def make_token(folder: str) -> str:
+    """One for a workdir, shared by the hosts that share it; none where a setup may not write to its workdir."""
+    place = os.path.join(folder, STATE_FOLDER)
+    try:
+        if not read_token(folder):
+            os.makedirs(place, exist_ok=True)
+            _write(os.path.join(place, TOKEN), os.urandom(16).hex())
+    except OSError:
+        return ""
+    return read_token(folder)
+
+
+def _write(path: str, text: str) -> None:
+    """A reader finds the old file or the new one, never half of it."""
+    aside = f"{path}.{socket.gethostname()}.{os.getpid()}"
+    with open(aside, "w") as file:
+        file.write(text)
+    os.rename(aside, path)
+
+
+def _stamp_of(folder: str) -> str:
+    """Outside the workdir, which several hosts may share: it says something about the host, not about the code."""
+    import hashlib
+
+    place = f"{socket.gethostname()}\0{os.path.realpath(folder)}"
+    cache = os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "hostmesh")
+    os.makedirs(cache, exist_ok=True)
+    return os.path.join(cache, "setup-" + hashlib.sha256(place.encode(errors="surrogateescape")).hexdigest()[:16])
+
+
+def _run(command: str, folder: str, env: Dict[str, str], output: str) -> None:
+    with open(output, "wb", buffering=0) as pipe:
+        pipe.write(header(command))
+        code = subprocess.run(
+            ["/bin/sh", "-c", command], cwd=folder, env=env, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe
+        ).returncode
+    if code != 0:
+        how = f"exited with {code}" if code > 0 else f"was killed by signal {-code}"
+        raise SetupError(f"setup: `{command}` {how}")
+
+
+def header(command: str) -> bytes:
+    """What stands in the output before a command's own."""
+    return f"$ {command}\n".encode(errors="surrogateescape")
+
+
+def find_last(output: bytes, commands: List[str]) -> str:
+    """What the command printed that began last; `output` may be cut where it begins."""
+    began = max(output.rfind(header(command)) for command in commands)
+    own = output[began:].partition(b"\n")[2] if began >= 0 else output
+    return own.decode(errors="replace")

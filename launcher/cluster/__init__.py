@@ -1,0 +1,1 @@
+"""From a cluster file to a Cluster of Hosts: read, checked, frozen."""

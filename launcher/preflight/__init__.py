@@ -1,0 +1,1 @@
+"""Findings about hosts before a run, and their table; pure."""

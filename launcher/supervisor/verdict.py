@@ -1,0 +1,363 @@
+"""Who ended a run and why: the cause first, the victims only counted; pure."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from hostmesh.launcher.errors import EXIT_HANG, EXIT_HOST_LOST, EXIT_USAGE
+from hostmesh.launcher.supervisor.tails import lines_worth_showing, tasks_named_by_jax, was_aborted_by_jax
+from hostmesh.worker.identity import EXIT_PREEMPTED
+
+LAST_LINES = 12
+# How long a process that looks like a victim waits for somebody to look like the cause.
+CAUSE_TIMEOUT = 2.0
+# How long a process that was preempted waits for the others to leave as well.
+OTHERS_TIMEOUT = 30.0
+# The same where a process has left with exit code 0, which explains the victims well enough.
+LEAVE_TIMEOUT = 1.0
+# An agent sees an end a moment after it: a peer whose connection breaks may say so before.
+NOTICED_LATE = 1.0
+# How long a process that jax itself names, and that still runs, gets to end or its host to be lost.
+NAMED_TIMEOUT = 4.0
+NOT_FAILED = ("succeeded", "preempted", "stopped")
+# How processes end that the request to stop itself has ended.
+REQUESTED = {code for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) for code in (-number, 128 + number)}
+# Of commands there is no crash record, but their last words may have a cause that is known here: a Python that does
+# without what was put on its PYTHONPATH, and a stdin that there is not.
+KNOWN_CAUSES = {
+    re.compile(r"Number of processes must be defined"): (
+        "A Python that leaves PYTHONPATH alone (-I, -E, -S, or a `hostmesh` of its own) does not know the others: give",
+        "initialize() num_processes and process_id, from HOSTMESH_NUM_PROCESSES and HOSTMESH_PROCESS_ID.",
+    ),
+    re.compile(r"^(EOFError: EOF when reading a line|bdb\.BdbQuit)"): (
+        "Its stdin had nothing to read: only `launch --local 1` in the foreground passes its own on to the process.",
+    ),
+}
+# What a crash record holds, for one that a process made up itself.
+NO_CRASH = {
+    "type": "an exception",
+    "message": "",
+    "place": None,
+    "traceback": "",
+    "lost_peer": False,
+    "explained": False,
+    "hint": None,
+}
+
+
+@dataclass(frozen=True)
+class Failure:
+    """One process that did not end well: `code` is negative for a signal, `at` is when its trouble began.
+
+    That may be wrong by `give`: hosts have clocks of their own. Only who left too early has exit code 0.
+    """
+
+    process_id: int
+    host: str
+    code: int
+    at: float
+    tail: str = ""
+    crash: dict[str, Any] | None = None
+    give: float = 0.0
+
+    @property
+    def lost_a_peer(self) -> bool:
+        if self.crash is not None:
+            return bool(self.crash["lost_peer"])
+        return self.code == -signal.SIGABRT and was_aborted_by_jax(self.tail)
+
+    @property
+    def was_preempted(self) -> bool:
+        return self.code == EXIT_PREEMPTED
+
+    @property
+    def is_a_cause(self) -> bool:
+        return not self.lost_a_peer and not self.was_preempted
+
+    @property
+    def ended_as_asked(self) -> bool:
+        """By the signal that asked it to end, or by what Python and shells make of that."""
+        is_interrupted = self.crash is not None and self.crash["type"] == "KeyboardInterrupt"
+        return is_interrupted or self.code in REQUESTED
+
+    @property
+    def said(self) -> list[str]:
+        return lines_worth_showing(self.tail, LAST_LINES)
+
+    @property
+    def names(self) -> frozenset[int]:
+        """Whom jax told this process it lost."""
+        return tasks_named_by_jax(self.tail) | tasks_named_by_jax(str((self.crash or NO_CRASH)["message"]))
+
+    def resembles(self, other: Failure) -> bool:
+        if self.lost_a_peer != other.lost_a_peer:
+            return False
+        if self.crash is None or other.crash is None:
+            return self.crash is other.crash and self.code == other.code
+        return crashed_alike(self.crash, other.crash)
+
+
+@dataclass(frozen=True)
+class Others:
+    """What became of the processes beside the culprit: in all, failed in the same way, succeeded, lost with a host.
+
+    The rest was stopped because of the culprit; unless they `went_on`, and failed by themselves.
+    """
+
+    count: int
+    alike: int = 0
+    succeeded: int = 0
+    lost: int = 0
+    went_on: bool = False
+
+    @property
+    def rest(self) -> int:
+        return self.count - self.alike - self.succeeded - self.lost
+
+    def tell(self) -> list[str]:
+        told = []
+        if self.alike and self.alike < self.count:
+            told.append(f"{_processes(self.alike)} failed in the same way.")
+        if self.rest and self.went_on:
+            told.append(f"{_processes(self.rest)} failed as well.")
+        elif self.rest:
+            told.append(f"{_processes(self.rest)} {'was' if self.rest == 1 else 'were'} stopped.")
+        if self.lost:
+            told.append(f"{_processes(self.lost)} {'was' if self.lost == 1 else 'were'} lost with a host.")
+        if self.went_on and self.succeeded:
+            told.append(f"{_processes(self.succeeded)} succeeded.")
+        return told
+
+
+@dataclass(frozen=True)
+class Verdict:
+    outcome: str
+    exit_code: int
+    message: str
+    process_id: int | None = None
+    host: str | None = None
+    victims: int = 0
+    detail: list[str] = field(default_factory=list)
+    remarks: tuple[str, ...] = ()  # about a run that ended well enough, and yet
+
+    def text(self, took: str = "") -> str:
+        head = "; ".join([self.message + took, *self.remarks])
+        return "\n".join([head, *("  " + line for line in self.detail)])
+
+
+def crashed_alike(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """The same exception at the same place; one that explains itself may be raised anywhere, in the same words."""
+    keys = ("type", "message") if one["explained"] else ("type", "place")
+    return all(one[key] == other[key] for key in keys)
+
+
+def find_culprit(failures: Sequence[Failure], now: float, final: bool) -> Failure | None:
+    """The first failure that is a cause; else the first of all, when it is final or the time for a cause is over."""
+    ordered = sorted(failures, key=lambda failure: failure.at)
+    if causes := [failure for failure in ordered if failure.is_a_cause]:
+        return _first_cause(causes)
+    others_may_follow = any(failure.was_preempted for failure in ordered)
+    timeout = OTHERS_TIMEOUT if others_may_follow else CAUSE_TIMEOUT
+    if ordered and (final or now - ordered[0].at >= timeout):
+        return ordered[0]
+    return None
+
+
+def _first_cause(causes: Sequence[Failure]) -> Failure:
+    """By the clock; where clocks cannot tell two aborts apart, process 0's: its end makes jax abort all others."""
+    first = causes[0]
+    if first.code == -signal.SIGABRT:
+        for failure in causes:
+            if failure.process_id == 0 and failure.at - failure.give <= first.at + first.give:
+                return failure
+    return first
+
+
+def find_leaver(leavers: Sequence[Failure], victims: Sequence[Failure], now: float, final: bool) -> Failure | None:
+    """The first process that left with exit code 0 before others lost a peer, when nothing else explains that."""
+    if not victims or not all(victim.lost_a_peer for victim in victims):
+        return None
+    first = min(victims, key=lambda victim: victim.at)
+    if not final and now - first.at < LEAVE_TIMEOUT:
+        return None
+    before = [each for each in leavers if each.at - each.give <= first.at + first.give + NOTICED_LATE]
+    return min(before, key=lambda each: each.at, default=None)
+
+
+def find_named(victims: Sequence[Failure], running: Collection[int]) -> int | None:
+    """The process that still runs, and that jax told most of its victims they lost."""
+    votes = [number for victim in victims for number in victim.names if number in running]
+    return min(set(votes), key=lambda number: (-votes.count(number), number), default=None)
+
+
+def succeeded(count: int, separate: int = 0) -> Verdict:
+    """`separate` of them used jax's devices and never joined the others, which may or may not have been meant."""
+    message = "the process succeeded" if count == 1 else f"all {count} processes succeeded"
+    who = "process" if separate == 1 else "processes"
+    remarks = [f"{separate} {who} never joined and ran separately: is a hostmesh.join() missing?"] if separate else []
+    return Verdict("succeeded", 0, message, remarks=tuple(remarks))
+
+
+def process_failed(culprit: Failure, others: Others, logs: str) -> Verdict:
+    who = f"process {culprit.process_id} on {culprit.host}"
+    if others.alike == others.count > 0:
+        who = f"all {others.count + 1} processes failed alike: each"
+    detail = [*_why(culprit), *others.tell(), f"Logs: {logs}"]
+    code = culprit.code if culprit.code > 0 else 128 - culprit.code
+    message = f"the run failed: {who} {how_it_ended(culprit.code)}"
+    return Verdict("failed", code, message, culprit.process_id, culprit.host, others.rest, detail)
+
+
+def process_left(leaver: Failure, victims: Sequence[Failure], logs: str) -> Verdict:
+    """The run's exit code is 1: that of the process says nothing of the others."""
+    first = min(victims, key=lambda victim: victim.at)
+    later = max(0.0, first.at - leaver.at)
+    message = (
+        f"the run failed: process {leaver.process_id} on {leaver.host} left with exit code 0 "
+        "while others were still working"
+    )
+    detail = [
+        *leaver.said,
+        f"process {first.process_id} on {first.host} lost it {later:.1f} s later.",
+        "Every process must take as many steps as the others; the last thing it does is to leave jax.distributed.",
+        f"Logs: {logs}",
+    ]
+    return Verdict("failed", 1, message, leaver.process_id, leaver.host, len(victims), detail)
+
+
+def process_unheard(process_id: int, host: str, victims: int, logs: str) -> Verdict:
+    message = f"the run failed: process {process_id} on {host} runs, but jax in the others no longer hears from it"
+    detail = [f"{_processes(victims)} {'was' if victims == 1 else 'were'} ended by jax for that.", f"Logs: {logs}"]
+    return Verdict("failed", EXIT_HANG, message, process_id, host, victims, detail)
+
+
+def launcher_was_away(seconds: float, lease: float, logs: str) -> Verdict:
+    """No host is to blame; the processes are gone all the same."""
+    message = f"the run failed: the launcher itself was away for {seconds:.0f} s (suspended, or its machine asleep)"
+    detail = [
+        f"Agents that hear nothing of the launcher for {lease:g} s (`lease` in the cluster file) end their processes.",
+        f"Logs: {logs}",
+    ]
+    return Verdict("launcher away", EXIT_HOST_LOST, message, None, None, 0, detail)
+
+
+def host_lost(host: str, why: str, said: str, logs: str) -> Verdict:
+    detail = [*said.splitlines()[-LAST_LINES:], f"Logs: {logs}"]
+    return Verdict("host lost", EXIT_HOST_LOST, f"the run failed: {host} {why}", None, host, 0, detail)
+
+
+def with_others(verdict: Verdict, hosts: int, lost: int, others: Others) -> Verdict:
+    """A lost host's, in a run that went on: `lost` processes went with `hosts`, and `others` are those elsewhere."""
+    *detail, logs = verdict.detail
+    who, whom = "1 process was" if lost == 1 else f"{lost} processes were", "it" if hosts == 1 else f"{hosts} hosts"
+    return replace(verdict, victims=lost, detail=[*detail, f"{who} lost with {whom}.", *others.tell(), logs])
+
+
+def refused(problems: Mapping[str, Sequence[str]]) -> Verdict:
+    return Verdict("refused", EXIT_USAGE, "nothing was started", detail=_list_problems(problems))
+
+
+def unsendable(problem: str) -> Verdict:
+    """A file of this machine; no host is to blame."""
+    return Verdict("refused", EXIT_USAGE, f"nothing was started: {problem}")
+
+
+def unreachable(hosts: int, problems: Mapping[str, str], others: Mapping[str, Sequence[str]]) -> Verdict:
+    """Every host's answer: `problems` of those that cannot be reached, and what `others` refused."""
+    first = next(iter(problems))
+    who = first if len(problems) == 1 else f"{len(problems)} of {hosts} hosts"
+    detail = _list_problems({**{host: [problem] for host, problem in problems.items()}, **others})
+    return Verdict("host lost", EXIT_HOST_LOST, f"nothing was started: {who} cannot be used", None, first, 0, detail)
+
+
+def _list_problems(problems: Mapping[str, Sequence[str]]) -> list[str]:
+    lines = [f"{host}: {problem}".splitlines() for host, found in problems.items() for problem in found]
+    return [line for each in lines for line in each]
+
+
+def nursery_died(host: str, problem: str, victims: int, logs: str) -> Verdict:
+    code = 128 + int(match[1]) if (match := re.search(r"signal (\d+)", problem)) else 1
+    message = f"the run failed: the nursery on {host} died: {problem}"
+    return Verdict(
+        "failed", code, message, None, host, victims, [f"{_processes(victims)} died with it.", f"Logs: {logs}"]
+    )
+
+
+def preempted(step: int | None) -> Verdict:
+    saved = "" if step is None else f"; saved at step {step}: the same command goes on from there"
+    return Verdict("preempted", EXIT_PREEMPTED, f"preempted{saved}")
+
+
+def stopped_by(
+    number: int, step: int | None = None, in_order: bool = False, failures: Sequence[Failure] = (), logs: str = ""
+) -> Verdict:
+    """`step` is that of the last save; `in_order` says that every process left after it. `failures` are processes that
+    ended otherwise than by the request."""
+    saved = "" if step is None else f"; {'' if in_order else 'last '}saved at step {step}"
+    return Verdict("stopped", 128 + number, f"stopped by {name_signal(number)}{saved}", detail=_tell(failures, logs))
+
+
+def _tell(failures: Sequence[Failure], logs: str) -> list[str]:
+    if not failures:
+        return []
+    first, *others = failures
+    who = f"process {first.process_id} on {first.host} {how_it_ended(first.code)}"
+    too = [f"{_processes(len(others))} failed too."] if others else []
+    return [who, *("  " + line for line in _why(first)), *too, f"Logs: {logs}"]
+
+
+def not_stopped(verdict: Verdict, count: int, seconds: float, stacks: str | None) -> Verdict:
+    """Of processes that had to be killed: where each of them was, as far as it could be asked."""
+    who = "1 process" if count == 1 else f"{count} processes"
+    where = f"; stacks: {stacks}" if stacks else ""
+    told = f"{who} did not stop within {seconds:g} s (--grace gives more){where}"
+    return replace(verdict, detail=[*verdict.detail, told])
+
+
+def with_remarks(verdict: Verdict, remarks: Sequence[str]) -> Verdict:
+    """On the one line of a run that did not fail: a failure has its cause to tell."""
+    return replace(verdict, remarks=(*verdict.remarks, *remarks)) if verdict.outcome in NOT_FAILED else verdict
+
+
+def name_signal(number: int) -> str:
+    return "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
+
+
+def how_it_ended(code: int) -> str:
+    if code >= 0:
+        return f"exited with {code}" + (" (preempted)" if code == EXIT_PREEMPTED else "")
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = "a real-time signal"
+    hint = "; was the host out of memory?" if code == -signal.SIGKILL else ""
+    return f"was killed by signal {-code} ({name}){hint}"
+
+
+def _why(failure: Failure) -> list[str]:
+    crash = failure.crash
+    if crash is None:
+        known = [lines for words, lines in KNOWN_CAUSES.items() if any(map(words.search, failure.said))]
+        return [*failure.said, *(line for lines in known for line in lines)]
+    head, *rest = str(crash["message"]).splitlines() or [""]
+    if crash["explained"]:
+        return _shorten([head, *rest])
+    place = [f"  {crash['place']}"] if crash["place"] else []
+    if crash["hint"]:
+        place.append(str(crash["hint"]))
+    if failure.said and crash["type"] == "SystemExit" and head.isdecimal():
+        return [*failure.said, *place]  # sys.exit(2) explains nothing; what was printed before it may
+    return [f"{crash['type']}: {head}".rstrip(": "), *rest[:3], *place]
+
+
+def _shorten(lines: list[str]) -> list[str]:
+    left = len(lines) - LAST_LINES
+    return lines if left <= 0 else [*lines[:LAST_LINES], f"… and {left} more {'line' if left == 1 else 'lines'}"]
+
+
+def _processes(count: int) -> str:
+    return "1 other process" if count == 1 else f"{count} other processes"

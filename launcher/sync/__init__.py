@@ -1,0 +1,1 @@
+"""The code that travels to the hosts."""

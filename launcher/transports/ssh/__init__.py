@@ -1,0 +1,1 @@
+"""An agent on a host that is reached by SSH."""

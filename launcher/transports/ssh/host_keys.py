@@ -1,0 +1,179 @@
+"""Host keys: what the known_hosts files say of a host, and whether the key it offers may be believed."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import fnmatch
+import hashlib
+import hmac
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hostmesh.launcher.errors import Unreachable
+
+SSH_PORT = 22
+SALT_LENGTH = 20
+
+
+@dataclass(frozen=True)
+class Known:
+    """One line `[@revoked ]name,name ssh-ed25519 AAAA… [comment]`, or `|1|salt|digest ssh-ed25519 AAAA…`."""
+
+    names: tuple[str, ...]
+    kind: str
+    key: bytes
+    path: Path
+    line: int
+    revoked: bool
+
+    def is_about(self, name: str) -> bool:
+        if any(matches(pattern[1:], name) for pattern in self.names if pattern.startswith("!")):
+            return False
+        return any(matches(pattern, name) for pattern in self.names)
+
+
+class KnownHosts:
+    """The lines of some known_hosts files; a new host's line goes to the first of them. Safe for many threads."""
+
+    def __init__(self, paths: Sequence[Path], hash_names: bool = False) -> None:
+        self._paths, self._hash_names = tuple(paths), hash_names
+        self._lock = threading.Lock()
+        self._plain: dict[str, list[Known]] = {}
+        self._others: list[Known] = []
+        for path in self._paths:
+            for known in read_known_hosts(path):
+                self._note(known)
+
+    def _note(self, known: Known) -> None:
+        if any(set(name) & set("|*?!") for name in known.names):
+            self._others.append(known)
+            return
+        for name in known.names:
+            self._plain.setdefault(name.lower(), []).append(known)
+
+    def find(self, name: str) -> list[Known]:
+        return [*self._plain.get(name.lower(), ()), *(known for known in self._others if known.is_about(name))]
+
+    def kinds_of(self, names: Sequence[str]) -> list[str]:
+        """The kinds of key by which a host is known: it must be asked for one of these."""
+        return list(dict.fromkeys(known.kind for name in names for known in self.find(name) if not known.revoked))
+
+    def check(self, names: Sequence[str], kind: str, key: bytes, accept_new: bool) -> None:
+        """Raises Unreachable unless the key is known under one of these names, or is new and new ones are accepted.
+
+        Only what is known of the first name makes a key a changed one: the others are less exact.
+        """
+        with self._lock:
+            lines = [known for name in names for known in self.find(name)]
+            if revoked := next((known for known in lines if known.revoked and known.key == key), None):
+                raise Unreachable(say_revoked(revoked))
+            if any(known.key == key for known in lines):
+                return
+            if other := find_rival(self.find(names[0]), kind):
+                raise Unreachable(say_changed(names[0], other, kind, key))
+            if not accept_new:
+                raise Unreachable(say_unknown(names[0], kind, key, self._paths))
+            self._add(names[0], kind, key)
+
+    def _add(self, name: str, kind: str, key: bytes) -> None:
+        shown = hash_name(name, os.urandom(SALT_LENGTH)) if self._hash_names else name
+        path = self._paths[0]
+        try:
+            append_line(path, f"{shown} {kind} {base64.b64encode(key).decode()}")
+        except OSError as error:
+            raise Unreachable(f"its new host key cannot be added to {path}: {error.strerror}") from None
+        self._note(Known((name,), kind, key, path, 0, False))
+
+
+def name_host(hostname: str, port: int, alias: str | None) -> tuple[str, ...]:
+    """The names under which a host's key may be known, the most exact first."""
+    if alias:
+        return (alias,)
+    return (hostname,) if port == SSH_PORT else (f"[{hostname}]:{port}", hostname)
+
+
+def read_known_hosts(path: Path) -> Iterator[Known]:
+    """What makes no sense is passed over, as ssh does."""
+    try:
+        lines = path.read_text(errors="replace").splitlines()
+    except OSError:
+        return
+    for number, line in enumerate(lines, 1):
+        fields = line.split()
+        marker = fields.pop(0) if fields and fields[0].startswith("@") else ""
+        if len(fields) < 3 or fields[0].startswith("#") or marker not in ("", "@revoked"):
+            continue
+        try:
+            key = base64.b64decode(fields[2], validate=True)
+        except binascii.Error:
+            continue
+        yield Known(tuple(fields[0].split(",")), fields[1], key, path, number, bool(marker))
+
+
+def matches(pattern: str, name: str) -> bool:
+    if pattern.startswith("|1|"):
+        return is_hash_of(pattern, name)
+    escaped = pattern.lower().replace("[", "[[]")  # only * and ? are special
+    return fnmatch.fnmatchcase(name.lower(), escaped)
+
+
+def is_hash_of(hashed: str, name: str) -> bool:
+    try:
+        return hash_name(name, base64.b64decode(hashed.split("|")[2])) == hashed
+    except binascii.Error:
+        return False
+
+
+def hash_name(name: str, salt: bytes) -> str:
+    digest = hmac.digest(salt, name.lower().encode(), "sha1")
+    return f"|1|{base64.b64encode(salt).decode()}|{base64.b64encode(digest).decode()}"
+
+
+def append_line(path: Path, line: str) -> None:
+    """One write to a file opened for appending: neither threads nor other programs can cut a line in two."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        size = os.fstat(descriptor).st_size
+        gap = "\n" if size and os.pread(descriptor, 1, size - 1) != b"\n" else ""
+        os.write(descriptor, f"{gap}{line}\n".encode())
+    finally:
+        os.close(descriptor)
+
+
+def fingerprint(key: bytes) -> str:
+    return "SHA256:" + base64.b64encode(hashlib.sha256(key).digest()).decode().rstrip("=")
+
+
+def find_rival(lines: Sequence[Known], kind: str) -> Known | None:
+    """The line that a key contradicts: preferably one of its own kind."""
+    valid = [known for known in lines if not known.revoked]
+    return next((known for known in valid if known.kind == kind), valid[0] if valid else None)
+
+
+def say_unknown(name: str, kind: str, key: bytes, paths: Sequence[Path]) -> str:
+    return (
+        f"its host key is not known: {name} offers {kind} {fingerprint(key)}; "
+        f"looked in {' and '.join(map(str, paths))}. If the fingerprint is right, "
+        "connect once with ssh, or set ssh: {accept_new_host_keys: true} in the cluster file"
+    )
+
+
+def say_changed(name: str, known: Known, kind: str, key: bytes) -> str:
+    at = f"{known.path} line {known.line}" if known.line else str(known.path)
+    return (
+        f"its host key has changed: {name} offers {kind} {fingerprint(key)}, "
+        f"but {at} has {known.kind} {fingerprint(known.key)}. "
+        f"If the machine was rebuilt: ssh-keygen -f {known.path} -R '{name}'. "
+        "If not, somebody may be listening in between"
+    )
+
+
+def say_revoked(known: Known) -> str:
+    return (
+        f"its host key {fingerprint(known.key)} is marked @revoked in {known.path} line {known.line}: do not trust it"
+    )

@@ -1,0 +1,137 @@
+"""The socket under an SSH connection: made within a deadline, and cut from any thread."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from hostmesh.launcher.transports.pipe import end_program
+
+PROXY_TIMEOUT = 1.0
+LAST_WORDS = 64 << 10  # shown are its last lines, once secrets are taken out
+
+
+class Deadline:
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self._end = time.monotonic() + seconds
+
+    def left(self) -> float:
+        return max(0.0, self._end - time.monotonic())
+
+
+class CancellableSocket:
+    """Holds the socket that a connection is made or used on; once cut it cuts every later one as well."""
+
+    def __init__(self) -> None:
+        self._cut = threading.Event()
+        self._socket: Any = None
+
+    def hold(self, new: Any) -> None:
+        self._socket = new
+        if self._cut.is_set():
+            shut(new)
+
+    def cut(self) -> None:
+        self._cut.set()
+        if self._socket is not None:
+            shut(self._socket)
+
+    @property
+    def is_cut(self) -> bool:
+        return self._cut.is_set()
+
+    def pause(self, seconds: float) -> None:
+        """Ends early when the cable is cut."""
+        self._cut.wait(seconds)
+
+    @contextlib.contextmanager
+    def limit(self, deadline: Deadline) -> Iterator[None]:
+        """For calls that know no timeout of their own: at the deadline the socket is shut, which ends them."""
+        timer = threading.Timer(deadline.left(), shut, (self._socket,))
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+
+def shut(link: Any) -> None:
+    """Wakes whoever waits on the socket, which closing alone does not. Never waits itself: a tunnel through a jump
+    host, which can only be closed, would do so when the jump host is stuck."""
+    if not isinstance(link, socket.socket):
+        threading.Thread(target=close_quietly, args=(link,), daemon=True).start()
+        return
+    try:
+        link.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        pass
+
+
+def close_quietly(link: Any) -> None:
+    try:
+        link.close()
+    except (OSError, EOFError):
+        pass
+
+
+def connect_tcp(host: str, port: int, family: str, deadline: Deadline, cable: CancellableSocket) -> socket.socket:
+    """Each of a name's addresses gets its share of the time. Raises the last one's error."""
+    families = {"inet": socket.AF_INET, "inet6": socket.AF_INET6}
+    found = socket.getaddrinfo(host, port, families.get(family, socket.AF_UNSPEC), socket.SOCK_STREAM)
+    problem = OSError(f"{host} has no address")
+    for number, (kind, _, _, _, address) in enumerate(found):
+        link = socket.socket(kind, socket.SOCK_STREAM)
+        cable.hold(link)
+        try:
+            link.settimeout(max(0.01, deadline.left() / (len(found) - number)))
+            link.connect(address)
+            link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            return link
+        except OSError as error:
+            link.close()
+            problem = error
+    raise problem
+
+
+class ProxySocket(socket.socket):
+    """A ProxyCommand's stdin and stdout as a socket."""
+
+    def __init__(self, command: str) -> None:
+        ours, theirs = socket.socketpair()
+        super().__init__(fileno=ours.detach())
+        self._command, self._turn, self._said = command, threading.Lock(), b""
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115
+        with theirs:
+            self._process = subprocess.Popen(
+                ["/bin/sh", "-c", f"exec {command}"],
+                stdin=theirs.fileno(),
+                stdout=theirs.fileno(),
+                stderr=self._errors,
+                start_new_session=True,  # Ctrl-C on the terminal is for the launcher alone
+            )
+
+    def close(self) -> None:
+        """Most commands end by themselves when their stdin does."""
+        super().close()
+        with self._turn:
+            end_program(self._process, PROXY_TIMEOUT)
+            if not self._errors.closed:
+                self._errors.seek(0)
+                self._said = self._errors.read()[-LAST_WORDS:]
+                self._errors.close()
+
+    def explain_failure(self) -> str | None:
+        """What a command that ended badly by itself had to say; to be asked after closing."""
+        code = self._process.poll()
+        if not code or code < 0:
+            return None
+        said = self._said.decode(errors="replace").strip()
+        return f"the ProxyCommand {self._command!r} exited with {code}" + (f": {said}" if said else "")

@@ -1,0 +1,1 @@
+"""What stands behind a Checkpoint: its folder, its owner, orbax."""

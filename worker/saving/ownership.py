@@ -1,0 +1,286 @@
+"""One owner of a folder at a time: others are told its name, and it is replaced when it no longer lives."""
+
+from __future__ import annotations
+
+import atexit
+import errno
+import getpass
+import json
+import os
+import re
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import NamedTuple
+
+from hostmesh.worker.errors import CheckpointError
+from hostmesh.worker.identity import Identity
+from hostmesh.worker.process.machine import host_name, machine_mark
+
+# `.owner-3`: whoever made the file with the highest number owns the folder. To take it over is to make the next one,
+# which only one process can: the exclusive creation of a file is the one lock that network filesystems agree on.
+OWNER_FILE = re.compile(r"\.owner-(\d+)")
+# The owner touches its file so often; a process that saw no change for so long takes over. Only its own clock counts.
+BEAT_EVERY = 2.0
+STALE_AFTER = 20.0
+LOOK_EVERY = 0.1
+# Of quiet: a look that took longer says that the filesystem was away, for the owner's beat too.
+MAX_LOOK = 0.5
+TRIES = 50
+
+
+@dataclass(frozen=True)
+class Owner:
+    """Who owns a folder, as its file says it."""
+
+    token: str
+    run: str | None  # None without a launcher
+    attempt: int
+    program: str
+    user: str
+    host: str
+    machine: str | None
+    pid: int
+    started: str | None
+    since: str
+
+    @classmethod
+    def here(cls) -> Owner:
+        identity, pid = Identity.from_env(), os.getpid()
+        return cls(
+            token=uuid.uuid4().hex[:12],
+            run=identity.run_id if identity else None,
+            attempt=identity.attempt if identity else 0,
+            program=os.path.basename(sys.argv[0]) or "python",
+            user=_user(),
+            host=host_name(),
+            machine=machine_mark(),
+            pid=pid,
+            started=_look_up(pid)[1],
+            since=datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC"),
+        )
+
+    def __str__(self) -> str:
+        what = f"run {self.run}" if self.run else self.program
+        return f"{what} of {self.user} on {self.host} (pid {self.pid}) since {self.since}"
+
+    def is_alive(self) -> bool | None:
+        """None where that cannot be told from here."""
+        if self.machine is None or self.machine != machine_mark():
+            return None
+        try:
+            os.kill(self.pid, 0)
+        except ProcessLookupError:
+            return False
+        except PermissionError:
+            pass  # somebody else's, and alive
+        state, started = _look_up(self.pid)
+        if state is None or self.started is None:
+            return None
+        return started == self.started and state not in "ZX"
+
+    def is_followed_by(self, other: Owner) -> bool:
+        """A run starts its next attempt when the one before has ended."""
+        return self.run is not None and self.run == other.run and self.attempt < other.attempt
+
+
+class Ownership:
+    """Of a folder, by this process: kept alive by a thread, given back by `release` or when the process ends."""
+
+    def __init__(self, file: Path, owner: Owner) -> None:
+        self.file, self.owner = file, owner
+        self._users = 1
+        self._released = threading.Event()
+        atexit.register(self._give_back)
+        threading.Thread(target=self._beat, name="owner of a folder", daemon=True).start()
+
+    def share(self) -> None:
+        self._users += 1
+
+    def release(self) -> None:
+        self._users -= 1
+        if not self._users:
+            self._give_back()
+            atexit.unregister(self._give_back)
+
+    def lost(self) -> str | None:
+        """Why this process may not write any more, if so."""
+        try:
+            newest = _numbers(self.file.parent)[-1:]
+            name = f".owner-{newest[0]}" if newest else "no owner"
+            found = _look(self.file.with_name(name))
+        except OSError as error:
+            return f"{error.strerror} ({self.file.parent})"
+        owner = found.owner if found else None
+        if owner is None or (name == self.file.name and owner.token != self.owner.token):
+            return f"it is no longer this run's: found {name} there, wanted {self.file.name}"
+        if owner.token != self.owner.token:
+            return f"this run gave no sign of life for a while, and the folder was taken over by {owner}"
+        return None
+
+    def _beat(self) -> None:
+        while not self._released.wait(BEAT_EVERY):
+            with suppress(OSError):  # the next save will tell
+                if not self._is_foreign():
+                    os.utime(self.file)
+
+    def _is_foreign(self) -> bool:
+        """After a takeover, and when that one has ended, somebody else may have a file of this name."""
+        found = _look(self.file)
+        return found is not None and found.owner is not None and found.owner.token != self.owner.token
+
+    def _give_back(self) -> None:
+        if os.getpid() != self.owner.pid or self._released.is_set():
+            return  # a forked child owns nothing
+        self._released.set()
+        if _held.get(self.file.parent) is self:
+            del _held[self.file.parent]
+        with suppress(OSError):
+            if not self._is_foreign():
+                _remove(self.file)
+
+
+# What this process owns: a program that opens its folder twice is still one owner.
+_held: dict[Path, Ownership] = {}
+
+
+def own(folder: Path, prepare: Callable[[], None]) -> Ownership:
+    """Raises where somebody else owns the folder. `prepare` is called by the new owner, before others hear its name."""
+    folder = folder.resolve()  # two ways to one folder are one folder
+    held = _held.get(folder)
+    if held is not None and held.lost() is None:
+        held.share()
+        return held
+    me = Owner.here()
+    for _ in range(TRIES):
+        before = _numbers(folder)
+        if before:
+            _await_end(folder / f".owner-{before[-1]}", me)
+        file = folder / f".owner-{before[-1] + 1 if before else 1}"
+        if _make(file):
+            if set(_numbers(folder)) == {*before, int(file.name.rpartition("-")[2])}:
+                return _settle(file, me, [folder / f".owner-{number}" for number in before], prepare)
+            _remove(file)  # somebody was quicker, who saw other files than this process
+        time.sleep(LOOK_EVERY)
+    raise CheckpointError(f"{folder} cannot be owned: found another owner {TRIES} times, wanted none")
+
+
+def _settle(file: Path, me: Owner, old: list[Path], prepare: Callable[[], None]) -> Ownership:
+    mine = _held[file.parent] = Ownership(file, me)
+    try:
+        for other in old:
+            _remove(other)
+        written = _write(file, me)
+        prepare()
+        if not written:
+            file.write_text(_as_text(me))
+    except BaseException:
+        mine.release()
+        raise
+    return mine
+
+
+class _Look(NamedTuple):
+    changed: int
+    owner: Owner | None  # None before the file was written, or where it may not be read
+
+
+def _await_end(file: Path, me: Owner) -> None:
+    """Returns when the owner has ended or gives no sign of life; raises when it lives."""
+    first = look = _look(file)
+    quiet, told, last = 0.0, False, time.monotonic()
+    while first is not None and look is not None:
+        owner, name = look.owner, look.owner or "somebody whose name cannot be read"
+        alive = owner.is_alive() if owner else None
+        if owner and (alive is False or owner.is_followed_by(me)):
+            return
+        if alive or look.changed != first.changed:
+            raise CheckpointError(
+                f"{file.parent} is in use by {name}; wanted one owner at a time: wait for its end, stop it, or use "
+                "another folder (--checkpoint-dir); Checkpoint(…, read_only=True) may read beside it"
+            )
+        if quiet > STALE_AFTER:
+            _say(f"{file.parent}: taken over from {name}, which gave no sign of life for {STALE_AFTER:g} s")
+            return
+        if quiet > BEAT_EVERY and not told:
+            told = True
+            _say(f"{file.parent}: waiting up to {STALE_AFTER:g} s for a sign of life from {name}")
+        time.sleep(LOOK_EVERY)
+        now = time.monotonic()
+        quiet, last = quiet + min(now - last, MAX_LOOK), now
+        look = _look(file)
+
+
+def _look(file: Path) -> _Look | None:
+    """None where there is no such file. It is opened each time: only that makes a network filesystem look again."""
+    try:
+        with file.open("rb") as opened:
+            changed, text = os.fstat(opened.fileno()).st_mtime_ns, opened.read()
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ESTALE):
+            return None
+        if error.errno != errno.EACCES:
+            raise
+        changed, text = file.stat().st_mtime_ns, b""
+    try:
+        return _Look(changed, Owner(**json.loads(text)))
+    except (ValueError, TypeError):
+        return _Look(changed, None)
+
+
+def _make(file: Path) -> bool:
+    try:
+        os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
+    except FileExistsError:
+        return False
+    return True
+
+
+def _write(file: Path, owner: Owner) -> bool:
+    """False on a full disk, where what the last owner left may have to go first."""
+    try:
+        file.write_text(_as_text(owner))
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        return False
+    return True
+
+
+def _as_text(owner: Owner) -> str:
+    return json.dumps(asdict(owner))
+
+
+def _remove(file: Path) -> None:
+    with suppress(OSError):  # of another user in a folder where one may not: a higher number counts more
+        file.unlink()
+
+
+def _numbers(folder: Path) -> list[int]:
+    return sorted(int(found[1]) for name in os.listdir(folder) if (found := OWNER_FILE.fullmatch(name)))
+
+
+def _look_up(pid: int) -> tuple[str | None, str | None]:
+    """A process's state, and when it started in ticks of its machine: a pid is used again, the two together never."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None, None
+    return fields[0], fields[19]
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container whose user has no name
+        return f"user {os.getuid()}"
+
+
+def _say(line: str) -> None:
+    print(f"checkpoint: {line}", file=sys.stderr, flush=True)

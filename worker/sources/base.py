@@ -1,0 +1,71 @@
+"""What every source does, and its two makings: one that reads whole blocks, one that reads records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+
+from hostmesh.worker.loading.rows import Block, Ids, Record, check_ids, split_block, stack_records, take_rows
+from hostmesh.worker.verify.content import Content
+
+
+@runtime_checkable
+class Source(Protocol):
+    """Random-access records. What `read` gives is freshly made: nothing else holds it.
+
+    A source may also have `content`: what lies behind it, where all of that can be compared between processes.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    def __len__(self) -> int: ...
+
+    def read(self, ids: Ids) -> Block: ...
+
+    def records(self, ids: Ids) -> list[Record]: ...
+
+
+@dataclass(frozen=True)
+class BlockSource:
+    """`gather(ids)` makes a fresh block."""
+
+    name: str
+    length: int
+    gather: Callable[[Ids], Block]
+    content: Content | None = None
+
+    def __len__(self) -> int:
+        return self.length
+
+    def read(self, ids: Ids) -> Block:
+        check_ids(ids, self.length, self.name)
+        return self.gather(ids)
+
+    def records(self, ids: Ids) -> list[Record]:
+        return split_block(self.read(ids), len(ids))
+
+
+@dataclass(frozen=True)
+class RecordSource:
+    """`fetch(ids)` gives one record an id."""
+
+    name: str
+    length: int
+    fetch: Callable[[Ids], Sequence[Record]]
+    content: Content | None = None
+
+    def __len__(self) -> int:
+        return self.length
+
+    def read(self, ids: Ids) -> Block:
+        if not len(ids):
+            return take_rows(self.read(np.zeros(1, np.int64)), ids)  # one record tells the shape of none
+        return stack_records(self.records(ids), ids)
+
+    def records(self, ids: Ids) -> list[Record]:
+        check_ids(ids, self.length, self.name)
+        return list(self.fetch(ids))

@@ -1,0 +1,1 @@
+"""From a string or an object to the system that opens it."""

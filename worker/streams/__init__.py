@@ -1,0 +1,1 @@
+"""Records that only come in order become global arrays."""

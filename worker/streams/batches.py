@@ -1,0 +1,79 @@
+"""Records or batches of them: what the steps of a pipeline say of its items, held against the first one it gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from hostmesh.worker.errors import DataError
+from hostmesh.worker.loading.rows import leaves
+
+Check: TypeAlias = Callable[[Any], None]
+
+SAY_IT = "say which they are: as_stream(data, batched=True), or batched=False"
+
+
+@dataclass(frozen=True)
+class Items:
+    """`batched` is None where nobody can tell; `sizes` holds how many records a batch has, as far as that is said."""
+
+    batched: bool | None
+    sizes: frozenset[int] = frozenset()
+
+    def check(self, item: Any, name: str) -> None:
+        """Steps of the user's own may do anything: a record, or a batch, must at least be able to be one."""
+        rows = count_equal_rows(item)
+        if self.batched is None and rows is not None:
+            found = f"every array of the first one has {rows} rows"
+            raise DataError(f"{name} gives records or batches, and nothing tells which: {found}; {SAY_IT}")
+        if self.batched and not self._can_be_batch(item, rows):
+            wanted = f" of {' or '.join(map(str, sorted(self.sizes)))}" if self.sizes else ""
+            found = "arrays of different lengths" if rows is None else f"{rows} rows"
+            raise DataError(f"{name} makes batches{wanted} on its way, but its first item has {found}; {SAY_IT}")
+
+    def _can_be_batch(self, item: Any, rows: int | None) -> bool:
+        if rows is None or not self.sizes or rows in self.sizes:
+            return rows is not None
+        # A batch may be a short one. But where a list is as long as a batch, it is one of records.
+        return rows < max(self.sizes) and self.sizes.isdisjoint(_list_lengths(item))
+
+
+RECORDS = Items(batched=False)
+UNKNOWN = Items(batched=None)
+
+
+def batches_of(size: Any) -> Items:
+    """The size only where it is a plain number."""
+    return Items(True, frozenset([int(size)]) if isinstance(size, (int, np.integer)) else frozenset())
+
+
+def combine(parts: Iterable[Items]) -> Items:
+    """What is made of items of all these."""
+    found = list(parts)
+    if len({part.batched for part in found}) != 1:
+        return UNKNOWN
+    return Items(found[0].batched, frozenset().union(*(part.sizes for part in found)))
+
+
+def decide(said: Items, batched: bool | None, name: str) -> tuple[bool, Check | None]:
+    """Whether a stream comes in batches, and what its first item must be asked: nothing, where the user said it."""
+    if batched is not None:
+        return batched, None
+    return said.batched is True, None if said == RECORDS else lambda item: said.check(item, name)
+
+
+def count_equal_rows(item: Any) -> int | None:
+    """How many rows all arrays have, where they have equally many: only then can it be a batch."""
+    lengths = {len(leaf) if np.ndim(leaf) else None for _, leaf in leaves(item)}
+    return lengths.pop() if len(lengths) == 1 else None
+
+
+def _list_lengths(item: Any) -> Iterator[int]:
+    if isinstance(item, (list, tuple)):
+        yield len(item)
+    if isinstance(item, (dict, list, tuple)):
+        for part in item.values() if isinstance(item, dict) else item:
+            yield from _list_lengths(part)

@@ -1,0 +1,79 @@
+"""Where a stream is, as plain JSON: the states of its iterators, shard by shard, and those of all processes as one."""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+from hostmesh.worker.coordination import exchange
+from hostmesh.worker.errors import DisagreementError
+from hostmesh.worker.streams.stream import Stream
+
+# Of a source the batches delivered; of a stream {"step": …, "shards": {"0": …}}, for the shards a process answers for.
+LoaderState: TypeAlias = "int | Mapping[str, Any]"
+
+BYTES = "base64"
+# What all processes together may give to a checkpoint: it passes through the coordinator.
+MAX_BYTES = 1 << 20
+
+_told: set[str] = set()  # streams whose states were too large
+
+
+def encode_state(state: Any) -> str | None:
+    """None where it has none, or one that plain JSON values and bytes cannot hold."""
+    try:
+        text = json.dumps(state, default=_encode_bytes)
+    except (TypeError, ValueError):
+        return None
+    # Keys that are no text, or tuples, would come back as something else.
+    return text if state is not None and decode_state(text) == state else None
+
+
+def decode_state(text: str) -> Any:
+    return json.loads(text, object_hook=_decode_bytes)
+
+
+def _encode_bytes(value: Any) -> dict[str, str]:
+    if isinstance(value, bytes):
+        return {BYTES: base64.b64encode(value).decode()}
+    raise TypeError(f"{type(value).__name__} is no JSON value")
+
+
+def _decode_bytes(found: dict[str, Any]) -> Any:
+    return base64.b64decode(found[BYTES]) if found.keys() == {BYTES} else found
+
+
+def split_state(state: Any) -> tuple[Any, dict[str, Any]]:
+    """The step, and the places in the shards; a step alone has none, and is reached by reading again."""
+    if isinstance(state, Mapping) and state.keys() == {"step", "shards"}:
+        return state["step"], dict(state["shards"])
+    return state, {}
+
+
+def bound_places(places: Mapping[str, Any], stream: Stream) -> dict[str, Any]:
+    """Those that are small enough to be saved; a shard without one is read again."""
+    most = MAX_BYTES // stream.shards
+    sizes = {shard: len(json.dumps(place)) for shard, place in places.items()}
+    largest = max(sizes.values(), default=0)
+    if largest > most and stream.name not in _told:
+        _told.add(stream.name)
+        found = f"{largest:,} bytes, wanted {most:,} at most"
+        print(
+            f"{stream.name}: the state of its iterator has {found}: not saved, so a restored loader reads it again",
+            file=sys.stderr,
+        )
+    return {shard: place for shard, place in places.items() if sizes[shard] <= most}
+
+
+def merge_states(state: LoaderState) -> LoaderState:
+    """What is saved: the step, and the places that any process knows. Every process calls this with its own."""
+    if not isinstance(state, Mapping):
+        return state
+    said = exchange("save the place in a stream", {"step": state["step"], "shards": state["shards"]})
+    if len(steps := {one["step"] for one in said}) > 1:
+        found = ", ".join(map(str, sorted(steps)))
+        raise DisagreementError(f"wanted to save the place in a stream after one step; found {found}")
+    return {"step": state["step"], "shards": {shard: place for one in said for shard, place in one["shards"].items()}}

@@ -1,0 +1,1 @@
+"""Do all processes see the same data?"""
