@@ -91,7 +91,7 @@ def run_case(case: Case, folder: Path, args: list[str]) -> Outcome:
     script.write_text(JOB.format(fault=case.fault, culprit=case.culprit, work=case.work))
     fault_at.unlink(missing_ok=True)
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("JAX_", "XLA_", "HOSTMESH_"))}
-    env = {**kept, "PYTHONPATH": str(REPO), "JAX_PLATFORMS": "cpu", "FAULT_AT": str(fault_at)}
+    env = {**kept, "PYTHONPATH": str(REPO / "src"), "JAX_PLATFORMS": "cpu", "FAULT_AT": str(fault_at)}
     began = [file.name for file in (folder / "runs").glob("*")]
     command = [*LAUNCH, *args, "job.py"]
     with (folder / "output").open("wb") as output:

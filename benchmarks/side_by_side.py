@@ -22,12 +22,11 @@ from functools import partial
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(HERE / "tests"), str(HERE)]
+sys.path[:0] = [str(HERE / "tests"), str(HERE / "src")]
 
 from ssh_fanout import write_ssh_config  # noqa: E402
 from sshd import Sshd  # noqa: E402
 
-LAUNCH = [sys.executable, "-P", "-c", "from hostmesh.launcher.cli import main; main()"]
 TIMEOUT = 300
 FILES = 2000
 MEETING = """
@@ -53,12 +52,15 @@ Measure = Callable[[Path, Path], float]
 
 
 def launch(checkout: Path, folder: Path, *args: str, code: int = 0) -> list[dict[str, object]]:
-    """Its events."""
+    """Its events. A base from before there was one package has its two folders on the path."""
+    is_package = (checkout / "src").is_dir()
+    module = "hostmesh.launcher.cli" if is_package else "launcher.cli"
+    path = checkout / "src" if is_package else checkout
     env = {name: value for name, value in os.environ.items() if not name.startswith(("HOSTMESH_", "JAX_", "XLA_"))}
     done = subprocess.run(
-        [*LAUNCH, "--json", *args],
+        [sys.executable, "-P", "-c", f"from {module} import main; main()", "--json", *args],
         cwd=folder,
-        env={**env, "PYTHONPATH": str(checkout)},
+        env={**env, "PYTHONPATH": str(path)},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         timeout=TIMEOUT,
