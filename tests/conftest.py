@@ -17,6 +17,8 @@ from typing import Any
 import pytest
 
 REPO = Path(__file__).parent.parent
+# Seconds after which a run that should have ended hangs, however busy the machine is.
+HANGS = 240
 # As the installed command does, without the current folder on the path.
 LAUNCH = [sys.executable, "-P", "-c", "from hostmesh.launcher.cli import main; main()"]
 
@@ -70,7 +72,7 @@ class LiveRun:
             self._events.put(json.loads(line))
         self._events.put(None)
 
-    def await_event(self, name: str, count: int = 1, timeout: float = 60, **wanted: Any) -> dict[str, Any]:
+    def await_event(self, name: str, count: int = 1, timeout: float = HANGS, **wanted: Any) -> dict[str, Any]:
         """The `count`-th event of that name (and with those details) since the run began."""
         deadline = time.monotonic() + timeout
         while True:
@@ -104,7 +106,7 @@ class LiveRun:
     def log(self, process_id: int) -> bytes:
         return (self.run_folder / "logs" / f"process-{process_id:03d}.log").read_bytes()
 
-    def wait(self, timeout: float = 60) -> int:
+    def wait(self, timeout: float = HANGS) -> int:
         return self.launcher.wait(timeout)
 
     def close(self) -> None:
@@ -182,7 +184,7 @@ def launch(tmp_path: Path) -> Launch:
     """Run `launch ARGS…` to its end in a folder of the test's own."""
 
     def run(
-        *args: str, env: dict[str, str] | None = None, timeout: float = 60, all_lines: bool = True
+        *args: str, env: dict[str, str] | None = None, timeout: float = HANGS, all_lines: bool = True
     ) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [*LAUNCH, *(show_all(args) if all_lines else ()), *args],

@@ -127,7 +127,7 @@ with share_failure("open the source"):
         raise ValueError("no such file")
     signal.pause()
 """
-    run = launch("--local", "2", script(text), timeout=40)
+    run = launch("--local", "2", script(text), timeout=240)
     assert run.returncode == 1
     assert "process 1 on localhost exited with 1" in run.stderr and "ValueError: no such file" in run.stderr
 

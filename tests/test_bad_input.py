@@ -141,7 +141,7 @@ def test_a_read_only_runs_folder(open_folder: Path) -> None:
         f"cli.build_parser()\n{become_somebody}\nsys.exit(cli.launch(sys.argv[1:]))\n"
     )
     command = [sys.executable, "-P", "-c", code, "--runs", str(runs), "--local", "2", str(script)]
-    done = subprocess.run(command, cwd="/", env=clean_env(), capture_output=True, text=True, timeout=30)
+    done = subprocess.run(command, cwd="/", env=clean_env(), capture_output=True, text=True, timeout=240)
     assert done.returncode == 2, done.stderr
     assert "where no folder can be made (Permission denied)" in done.stderr
 

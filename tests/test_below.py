@@ -70,7 +70,7 @@ print("RESULT", jax.process_count(), len(jax.devices()))
 
 
 def test_a_script_may_make_a_cluster_of_its_own(launch: Launch, script: Script) -> None:
-    done = launch("--local", "2", script(OWN_CLUSTERS), timeout=110)
+    done = launch("--local", "2", script(OWN_CLUSTERS), timeout=240)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("RESULT 2 2") == 4
     assert "separately" not in done.stderr

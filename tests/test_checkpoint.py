@@ -233,7 +233,7 @@ kept.close()
 
 def test_a_full_disk_is_an_error_at_once_and_older_steps_stay(launch: Launch, script: Script, tiny_disk: Path) -> None:
     name = script(FULL)
-    run = launch("--local", "2", name, timeout=30)
+    run = launch("--local", "2", name, timeout=240)
     assert run.returncode == 1
     assert (
         f"step 3 could not be saved in {tiny_disk}/kept: no space left on the device; "

@@ -15,7 +15,7 @@ from conftest import LAUNCH, clean_env
 from hostmesh.worker.verify import comparison, content
 from hostmesh.worker.verify.content import of_arrays, of_files
 
-pytestmark = pytest.mark.timeout(300)  # the one run of all cases, on a busy machine
+pytestmark = pytest.mark.timeout(600)  # the one run of all cases, on a busy machine
 
 # Each process has files of its own; `odd` ones differ in one record, `same` ones are copies. One run has all cases.
 CASES = """
@@ -70,7 +70,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
         writer.close()
     (folder / "cases.py").write_text(CASES)
     command = [*LAUNCH, "--show", "all", "--local", "2", "cases.py"]
-    run = subprocess.run(command, cwd=folder, env=clean_env(), capture_output=True, text=True, timeout=280)
+    run = subprocess.run(command, cwd=folder, env=clean_env(), capture_output=True, text=True, timeout=240)
     assert run.returncode == 0, run.stdout + run.stderr
     said: dict[str, list[str]] = {}
     for line in sorted(run.stdout.splitlines()):

@@ -84,7 +84,7 @@ def test_fish_completes_them_too(launch: Launch, folder: Path, typed: str, wante
     needs("fish")
     (folder / "complete").write_text(launch("--completion", "fish").stdout)
     command = f"source complete; complete -C 'launch {typed}'"
-    done = subprocess.run(["fish", "-N", "-c", command], cwd=folder, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(["fish", "-N", "-c", command], cwd=folder, capture_output=True, text=True, timeout=240)
     assert not done.stderr
     assert {line.partition("\t")[0] for line in done.stdout.splitlines()} == wanted
 

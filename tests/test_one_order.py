@@ -120,7 +120,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("reference")
     (folder / "check.py").write_text(CHECK)
     args = ["--local", "1", "check.py", str(folder / "batches.npz"), "save"]
-    subprocess.run([*LAUNCH, *args], cwd=folder, env=clean_env(), check=True, capture_output=True, timeout=60)
+    subprocess.run([*LAUNCH, *args], cwd=folder, env=clean_env(), check=True, capture_output=True, timeout=240)
     return folder / "batches.npz"
 
 
@@ -129,7 +129,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_topology_mesh_and_loading_gives_the_same_arrays(
     launch: Launch, script: Script, reference: Path, processes: int, devices: int
 ) -> None:
-    done = launch("--local", str(processes), "--devices", str(devices), script(CHECK), str(reference), timeout=110)
+    done = launch("--local", str(processes), "--devices", str(devices), script(CHECK), str(reference), timeout=240)
     assert done.returncode == 0, done.stdout + done.stderr
     meshes = 1 + (processes * devices % 2 == 0) + (processes * devices % 4 == 0) + (processes > 1 and devices > 1)
     assert f"checked {meshes * 4 * 21}" in done.stdout

@@ -221,7 +221,7 @@ def test_looking_at_a_host_does_not_hold_up_its_agent(talk: Talking, tmp_path: P
 
 
 def next_event(agent: Talk) -> Any:
-    return agent.inbox.get(timeout=20).event
+    return agent.inbox.get(timeout=240).event
 
 
 def test_an_agent_looks_at_its_host(talk: Talking) -> None:  # noqa: F811

@@ -118,5 +118,5 @@ def test_python_m_launcher_runs_a_job(script: Script, tmp_path: Path) -> None:
     """Also where the current folder has a `worker` of its own."""
     (tmp_path / "worker.py").write_text("x = 1\n")
     command = [sys.executable, "-m", "hostmesh.launcher", "--local", "1", "--", "echo", "hi"]
-    done = subprocess.run(command, cwd=tmp_path, env=clean_env(), capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, cwd=tmp_path, env=clean_env(), capture_output=True, text=True, timeout=240)
     assert done.returncode == 0 and done.stdout == "[0 localhost] hi\n", done.stderr

@@ -172,7 +172,7 @@ main()
 def launch_and_change(change: str, folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
     """A launch whose files change right after they were listed."""
     command = [LAUNCH[0], "-P", "-c", SWAP.format(change=change), "--show", "all", *args]
-    return subprocess.run(command, cwd=folder, env=clean_env(), capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, cwd=folder, env=clean_env(), capture_output=True, text=True, timeout=240)
 
 
 @needs_sshd

@@ -176,7 +176,7 @@ for kind in ("jax", "numpy", "torch"):
 
 def test_every_format_can_be_read_by_every_process(launch: Launch, script: Script) -> None:
     """The library's own `jax` format puts rows on device 0, which process 1 cannot reach."""
-    done = launch("--local", "2", script(FORMATS), timeout=110)
+    done = launch("--local", "2", script(FORMATS), timeout=240)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("loaded jax 5") == done.stdout.count("loaded torch 5") == 4
 

@@ -135,7 +135,7 @@ from hostmesh.launcher.transports.ssh.stream import open_ssh_streams
 
 def run_python(code: str, *args: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", code, *args]
-    return subprocess.run(command, env=clean_env(), capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, env=clean_env(), capture_output=True, text=True, timeout=240)
 
 
 # Bytes.
@@ -173,7 +173,7 @@ def test_arguments_arrive_intact_through_any_login_shell(shell: str) -> None:
     if shutil.which(shell) is None:
         pytest.skip(f"{shell} is not installed")
     line = quote_for_any_shell([sys.executable, "-c", SAY, *ODD])
-    said = subprocess.run([shell, "-c", line], capture_output=True, timeout=30)
+    said = subprocess.run([shell, "-c", line], capture_output=True, timeout=240)
     assert json.loads(said.stdout) == ODD, said.stderr
 
 
@@ -432,7 +432,7 @@ def add_to_agent(key: Path, passphrase: str, folder: Path) -> None:
     ask.write_text(f"#!/bin/sh\necho '{passphrase}'\n")
     ask.chmod(0o700)
     env = {**os.environ, "SSH_ASKPASS": str(ask), "SSH_ASKPASS_REQUIRE": "force", "DISPLAY": ":0"}
-    subprocess.run(["ssh-add", str(key)], env=env, check=True, capture_output=True, timeout=30)
+    subprocess.run(["ssh-add", str(key)], env=env, check=True, capture_output=True, timeout=240)
 
 
 @pytest.mark.usefixtures("agent")

@@ -327,7 +327,7 @@ print("the loss is", float(value))
 
 def test_steps_that_pile_up_on_cpu_devices_do_not_lock_up(launch: Launch, script: Script) -> None:
     """On two cores they would, with the threads XLA takes by itself."""
-    done = launch("--local", "4", "--devices", "2", script(PILE_UP), timeout=100)
+    done = launch("--local", "4", "--devices", "2", script(PILE_UP), timeout=240)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("the loss is") == 4
 

@@ -142,7 +142,7 @@ if __name__ == "__main__":
 
 def test_grain_with_processes_of_its_own(launch: Launch, script: Script) -> None:
     """They want flags that nobody has parsed."""
-    done = launch("--local", "2", script(WITH_PROCESSES), timeout=180)
+    done = launch("--local", "2", script(WITH_PROCESSES), timeout=240)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("[(8, 3), (8, 3), (8, 3)] 2") == 2, done.stdout
 

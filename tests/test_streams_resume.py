@@ -257,7 +257,7 @@ def test_other_numbers_of_processes_go_on(launch: Launch, script: Script) -> Non
     seen: list[list[Any]] = [[], []]
     for processes, start, stop in ((2, 0, 11), (4, 11, 19), (1, 19, 99)):
         devices = str(4 // processes)
-        done = launch("--local", str(processes), "--devices", devices, name, str(start), str(stop), timeout=180)
+        done = launch("--local", str(processes), "--devices", devices, name, str(start), str(stop), timeout=240)
         assert done.returncode == 0 and "is read again" not in done.stderr, done.stdout + done.stderr
         said = [json.loads(line.partition("seen ")[2]) for line in done.stdout.splitlines() if "seen " in line]
         seen = [before + now for before, now in zip(seen, said, strict=True)]

@@ -91,14 +91,14 @@ def frozen(tmp_path: Path) -> Iterator[Callable[[bool], Path]]:
     image.write_bytes(b"")
     os.truncate(image, 8 << 20)
     subprocess.run(["mkfs.ext4", "-q", "-F", str(image)], check=True, timeout=30, capture_output=True)
-    if subprocess.run(["mount", "-o", "loop", str(image), str(folder)], capture_output=True, timeout=30).returncode:
+    if subprocess.run(["mount", "-o", "loop", str(image), str(folder)], capture_output=True, timeout=240).returncode:
         pytest.skip("no file system can be mounted here")
     is_frozen = False
 
     def freeze(wanted: bool) -> Path:
         nonlocal is_frozen
         if wanted != is_frozen:
-            subprocess.run(["fsfreeze", "-f" if wanted else "-u", str(folder)], check=True, timeout=30)
+            subprocess.run(["fsfreeze", "-f" if wanted else "-u", str(folder)], check=True, timeout=240)
             is_frozen = wanted
         return folder
 
@@ -106,7 +106,7 @@ def frozen(tmp_path: Path) -> Iterator[Callable[[bool], Path]]:
         yield freeze
     finally:
         freeze(False)
-        subprocess.run(["umount", "-l", str(folder)], check=True, timeout=30)
+        subprocess.run(["umount", "-l", str(folder)], check=True, timeout=240)
 
 
 def test_a_disk_that_does_not_answer_is_named_and_the_agent_goes_on(
@@ -174,7 +174,7 @@ def test_a_file_beyond_the_window_arrives(talk: Talking, tmp_path: Path) -> None
     agent.channel.send(wire.Sync(str(tmp_path / "work"), tree.encode()))
     wanted = agent.hear(wire.FilesNeeded).numbers
     agent.channel.send_pieces(piece for number in wanted for piece in tree.pieces(number))
-    while not isinstance(event := agent.inbox.get(timeout=30).event, wire.Synced):
+    while not isinstance(event := agent.inbox.get(timeout=240).event, wire.Synced):
         if isinstance(event, wire.BytesStored):
             agent.channel.note_taken(event.size)
     assert event == wire.Synced(1, 0)

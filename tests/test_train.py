@@ -35,7 +35,7 @@ def summary_in(folder: Path) -> dict[str, Any]:
 
 
 def test_without_a_script_digits_are_learnt(launch: Launch, tmp_path: Path) -> None:
-    done = launch("--local", "4", "--devices", "2", timeout=110)
+    done = launch("--local", "4", "--devices", "2", timeout=240)
     assert done.returncode == 0, done.stdout + done.stderr
     summary = summary_in(tmp_path)
     assert f"{ANNOUNCED}168 steps of 128; 51 records left out" in done.stdout  # of 15 × 1,437
@@ -71,7 +71,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 def run_to_end(folder: Path, *args: str) -> dict[str, Any]:
-    done = subprocess.run([*LAUNCH, *args], cwd=folder, env=clean_env(), capture_output=True, text=True, timeout=110)
+    done = subprocess.run([*LAUNCH, *args], cwd=folder, env=clean_env(), capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stdout + done.stderr
     return summary_in(folder)
 
@@ -89,7 +89,7 @@ def test_every_topology_and_loading_trains_alike(
 LONG = ("--steps", "1500", "--checkpoint-dir", "saved")
 
 
-@pytest.mark.timeout(300)  # four runs, one of them of 1,500 steps
+@pytest.mark.timeout(600)  # four runs, one of them of 1,500 steps
 def test_stopped_and_continued_elsewhere_it_ends_as_if_never_stopped(start: Start, tmp_path: Path) -> None:
     """Twice: by a signal to the launcher, then by one that reaches only one process."""
     whole = tmp_path / "whole"

@@ -51,9 +51,9 @@ def content_of(tree: Tree, number: int) -> bytes:
 def list_by_git(root: Path, *options: str) -> list[str]:
     env = {**os.environ, "HOME": str(root), "GIT_CONFIG_NOSYSTEM": "1", "XDG_CONFIG_HOME": str(root / "none")}
     if not (root / ".git").exists():
-        subprocess.run(["git", "init", "-q", root], env=env, check=True, timeout=30)
+        subprocess.run(["git", "init", "-q", root], env=env, check=True, timeout=240)
     command = ["git", "ls-files", "-coz", "--exclude-standard", *options]
-    listed = subprocess.run(command, cwd=root, env=env, check=True, capture_output=True, timeout=30).stdout
+    listed = subprocess.run(command, cwd=root, env=env, check=True, capture_output=True, timeout=240).stdout
     return sorted(name.decode("utf-8", "surrogateescape") for name in listed.split(b"\0") if name)
 
 
