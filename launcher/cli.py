@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from hostmesh import __version__
-from hostmesh.launcher.cluster.file import METRICS_OF, Cluster, Job, local_cluster, read_cluster
+from hostmesh.launcher.cluster.file import read_cluster
+from hostmesh.launcher.cluster.local import local_cluster
+from hostmesh.launcher.cluster.model import METRICS_OF, Cluster, Job
 from hostmesh.launcher.errors import EXIT_INTERRUPTED, HostmeshError, UsageError
 
 USAGE = "launch [options] [SCRIPT.py [ARGS…] | -m MODULE [ARGS…] | -- COMMAND…]"

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hostmesh.launcher.cluster.file import BUILT_IN_JOB, Cluster, Job, Sync
+from hostmesh.launcher.cluster.model import BUILT_IN_JOB, Cluster, Job, Sync
 from hostmesh.launcher.errors import UsageError
 
 if TYPE_CHECKING:

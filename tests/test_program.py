@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hostmesh.launcher.cluster.file import Cluster, Host, Job, Sync
+from hostmesh.launcher.cluster.model import Cluster, Host, Job, Sync
 from hostmesh.launcher.errors import UsageError
 from hostmesh.launcher.job import OURS, check_is_synced, find_sync_root, place_job
 

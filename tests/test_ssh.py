@@ -21,7 +21,7 @@ from conftest import await_true, clean_env, is_alive
 from sshd import Sshd, fingerprint_of, free_port, make_key, needs_sshd, public_half
 
 from hostmesh.launcher import wire
-from hostmesh.launcher.cluster.file import Host, Ssh
+from hostmesh.launcher.cluster.model import Host, Ssh
 from hostmesh.launcher.errors import Unreachable
 from hostmesh.launcher.transports.ssh.stream import SshStream, open_ssh_streams, quote_for_any_shell
 
@@ -126,7 +126,7 @@ def refusal(stream: SshStream) -> str:
 
 OPEN_ONE = """
 import sys
-from hostmesh.launcher.cluster.file import Host, Ssh
+from hostmesh.launcher.cluster.model import Host, Ssh
 from hostmesh.launcher.errors import Unreachable
 from hostmesh.launcher.transports.ssh.stream import open_ssh_streams
 [stream] = open_ssh_streams([Host("127.0.0.1", 1, port=int(sys.argv[2]))], Ssh(config=sys.argv[1]), [["cat"]])

@@ -16,7 +16,7 @@ from fabric import Config  # type: ignore[import-untyped]
 from paramiko import SSHConfig  # type: ignore[import-untyped]
 from paramiko.ssh_exception import ConfigParseError  # type: ignore[import-untyped]
 
-from hostmesh.launcher.cluster.file import Ssh
+from hostmesh.launcher.cluster.model import Ssh
 from hostmesh.launcher.errors import Unreachable
 
 USER_CONFIG, SYSTEM_CONFIG = "~/.ssh/config", "/etc/ssh/ssh_config"

@@ -16,7 +16,7 @@ from fabric import Connection  # type: ignore[import-untyped]
 from paramiko import ChannelException, MissingHostKeyPolicy, SSHException, Transport  # type: ignore[import-untyped]
 from paramiko.packet import Packetizer  # type: ignore[import-untyped]
 
-from hostmesh.launcher.cluster.file import Host, Ssh
+from hostmesh.launcher.cluster.model import Host, Ssh
 from hostmesh.launcher.errors import Unreachable
 from hostmesh.launcher.transports.ssh.config import Hop, SshConfigs, parse_hop
 from hostmesh.launcher.transports.ssh.host_keys import KnownHosts, name_host

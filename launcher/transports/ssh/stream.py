@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from hostmesh.launcher.cluster.file import Host, Ssh
+from hostmesh.launcher.cluster.model import Host, Ssh
 from hostmesh.launcher.errors import Unreachable
 from hostmesh.launcher.transports import CLOSE_TIMEOUT
 from hostmesh.launcher.transports.ssh.socket import CancellableSocket
