@@ -214,7 +214,7 @@ def test_a_stream_without_newline_is_held_in_bounded_memory(data: bytes) -> None
     cutter = LineCutter(False, Clock())
     for _ in range(50):
         cutter.feed(data * 10_000)
-        assert len(cutter._line) + len(cutter._escape) < 20_000
+        assert len(cutter._half.raw) + len(cutter._escape) < 20_000
 
 
 def test_a_progress_bar_is_shown_at_most_once_per_second_with_its_newest_state() -> None:

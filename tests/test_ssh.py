@@ -706,7 +706,7 @@ def test_a_connection_under_way_does_not_hold_up_the_end(sshd: Sshd, listen: Lis
         OPEN_ONE
         + """
 import time
-stream._settled.wait(1.5)
+stream._connect_ended.wait(1.5)
 print(time.time())
 """
     )

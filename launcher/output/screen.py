@@ -98,7 +98,7 @@ class Screen:
 
     def _post(self, text: str | None) -> None:
         # Only logs that are behind: a stalled terminal must not cost memory for each note and each process.
-        marks = [(tail, tail.goal) for tail in self._tails if tail.position < tail.goal]
+        marks = [tail.mark() for tail in self._tails if tail.has_more]
         self._notes.append(_Note(text, marks))
         self.wake()
 
@@ -106,7 +106,7 @@ class Screen:
         while not self._finished:
             self._awake.clear()
             self._take_turns()
-            if not self._finished and not any(tail.position < tail.goal for tail in self._tails):
+            if not self._finished and not any(tail.has_more for tail in self._tails):
                 self._awake.wait(self._timeout())
 
     def _take_turns(self) -> None:
@@ -124,16 +124,16 @@ class Screen:
                 self._show_ready()
         self._merger.keep_time(time.monotonic())
         self._show_ready()
-        self._show_ripe_notes()
+        self._show_due_notes()
         if self.shows_prompts and not self._finished:
             self._show_prompt()
 
-    def _show_ripe_notes(self) -> None:
-        while self._notes and not self._finished and self._notes[0].is_ripe():
+    def _show_due_notes(self) -> None:
+        while self._notes and not self._finished and self._notes[0].is_due():
             text = self._notes.popleft().text
             self._finished = text is None
             if text is None:
-                # Of a log that was muted half a line would come after the verdict.
+                # Not of a muted log: its half line would stand below the verdict.
                 for tail in self._tails:
                     if tail.limit == sys.maxsize:
                         self._merger.add(tail.process_id, tail.cutter.flush(), (), time.monotonic())
@@ -196,12 +196,25 @@ class Screen:
         return max(0.0, min(dues) - time.monotonic()) if dues else None
 
 
-class _Note(NamedTuple):
-    text: str | None  # None: stop here
-    marks: list[tuple[_Tail, int]]
+class _Mark(NamedTuple):
+    """How much of a log had been written when a note was made."""
 
-    def is_ripe(self) -> bool:
-        return all(tail.position >= min(mark, tail.limit) for tail, mark in self.marks)
+    tail: _Tail
+    size: int  # in bytes
+    ended: bool
+
+    def is_passed(self) -> bool:
+        return self.tail.is_over or (not self.ended and self.tail.position >= self.size)
+
+
+class _Note(NamedTuple):
+    """A line of the launcher itself, and what has to be shown before it."""
+
+    text: str | None  # None ends the screen
+    marks: list[_Mark]
+
+    def is_due(self) -> bool:
+        return all(mark.is_passed() for mark in self.marks)
 
 
 class _Tail:
@@ -212,13 +225,15 @@ class _Tail:
         self.label = label
         self.process_id = process_id
         self.cutter = cutter
-        self.position = log.start  # in bytes; the end of the log counts as one more
-        self.limit = sys.maxsize
+        self.position = log.start  # bytes that have been shown
+        self.limit = sys.maxsize  # bytes that may be shown
+        self.is_flushed = False  # the log has ended, and its last half line has been shown
 
     @property
-    def goal(self) -> int:
-        # In this order: an ended log does not grow.
-        return min(self.log.ended + self.log.reach, max(self.limit, self.position))
+    def has_more(self) -> bool:
+        """Whether there is something to show now: bytes, or the half line at the end of the log."""
+        ended = self.log.ended  # read before its reach: an ended log does not grow
+        return self.position < min(self.log.reach, self.limit) or self._must_flush(ended)
 
     @property
     def is_behind(self) -> bool:
@@ -226,17 +241,26 @@ class _Tail:
 
     @property
     def is_over(self) -> bool:
-        return self.position >= self.limit or (self.log.ended and self.position >= self.goal)
+        """Whether all has been shown that ever will be."""
+        return self.is_flushed or self.position >= self.limit
+
+    def mark(self) -> _Mark:
+        ended = self.log.ended  # read before its reach: an ended log does not grow
+        return _Mark(self, min(self.log.reach, max(self.limit, self.position)), ended)
 
     def advance(self) -> list[str]:
         """The next lines, from no more than a chunk of the log."""
-        goal, size = self.goal, min(self.log.reach, self.limit)
+        ended = self.log.ended  # read before its reach: an ended log does not grow
+        size = min(self.log.reach, self.limit)
         if self.position < size:
             return self._read(min(CHUNK, size - self.position))
-        if self.position < goal:
-            self.position = goal
+        if self._must_flush(ended):
+            self.is_flushed = True
             return self.cutter.flush()
         return self.cutter.feed(b"") if self.cutter.due is not None else []
+
+    def _must_flush(self, ended: bool) -> bool:
+        return ended and not self.is_over
 
     def _read(self, count: int) -> list[str]:
         if self.log.error is not None and self.position >= self.log.size:
@@ -255,7 +279,7 @@ class _Tail:
         if data:
             self.position += len(data)
             return self.cutter.feed(data)
-        self.position = sys.maxsize
+        self.position = sys.maxsize  # nothing more is read
         return [*self.cutter.flush(), f"(the rest cannot be shown: {self.log.path}: {reason})"]
 
 

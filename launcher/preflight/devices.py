@@ -17,7 +17,7 @@ RESTRICTING = {
     "cuda": ("CUDA_VISIBLE_DEVICES",),
     "rocm": ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"),
 }
-MAX_COMMAND_SHOWN = 60
+MAX_COMMAND = 60
 
 
 def check_devices(reports: HostReports) -> Iterator[Finding]:
@@ -60,13 +60,11 @@ def _check_holders(reports: HostReports, host: int) -> Iterator[Finding]:
     for kind in reports.devices(host):
         holders = _find_holders(reports, host, kind)
         if holders:
-            shown = list_some(
-                [f"{one['pid']} ({one['user']}: {one['command'][:MAX_COMMAND_SHOWN]})" for one in holders]
-            )
+            shown = list_some([f"{one['pid']} ({one['user']}: {one['command'][:MAX_COMMAND]})" for one in holders])
             pids = " ".join(str(one["pid"]) for one in holders)
             message = f"its {DEVICE_NAMES[kind]}s are held by process {shown}"
             fix = f"wait until it ends, or run there: kill {pids}"
-            # Where only some GPUs are given to a run, others may use the rest; and a process opens the files of all GPUs.
+            # Where a run gets only some of the GPUs, others may use the rest, and every process opens the files of all.
             is_shared = any(name in (reports.facts[host].get("visible") or {}) for name in RESTRICTING.get(kind, ()))
             yield Finding(host, "devices", "warning" if is_shared else "failure", message, fix, "held")
 

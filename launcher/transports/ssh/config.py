@@ -1,4 +1,4 @@
-"""What the ssh config files say of a host, once the cluster file's own settings have been put before them."""
+"""What the ssh config files say about a host, after the settings of the cluster file, which count first."""
 
 from __future__ import annotations
 
@@ -58,15 +58,15 @@ class SshConfigs:
         except ConfigParseError as error:
             raise Unreachable(f"the ssh config {self._settings.config or USER_CONFIG} is broken: {error}") from None
 
-    def find_known_hosts(self, found: dict[str, Any]) -> tuple[Path, ...]:
-        own, user = self._settings.known_hosts, found.get("userknownhostsfile", USER_KNOWN_HOSTS)
+    def find_known_hosts(self, options: dict[str, Any]) -> tuple[Path, ...]:
+        own, user = self._settings.known_hosts, options.get("userknownhostsfile", USER_KNOWN_HOSTS)
         files = [own] if own else split_words(user)
-        files += split_words(found.get("globalknownhostsfile", GLOBAL_KNOWN_HOSTS))
+        files += split_words(options.get("globalknownhostsfile", GLOBAL_KNOWN_HOSTS))
         named = [Path(file).expanduser() for file in files if file.lower() != "none"]
         return tuple(named) or (Path(os.devnull),)
 
-    def accepts_new_keys(self, found: dict[str, Any]) -> bool:
-        return self._settings.accept_new_host_keys or found.get("stricthostkeychecking", "").lower() in ADDS_NEW_KEYS
+    def accepts_new_keys(self, options: dict[str, Any]) -> bool:
+        return self._settings.accept_new_host_keys or options.get("stricthostkeychecking", "").lower() in ADDS_NEW_KEYS
 
 
 def read_config_files(own: str | None) -> str:
@@ -80,9 +80,10 @@ def read_config_files(own: str | None) -> str:
 
 
 def inline_includes(file: Path, folder: Path, header: str, depth: int = 0) -> Iterator[str]:
-    """paramiko does not know Include. Where an included file ends, the section it was included in goes on.
+    """The lines of a config file with those of included files in place, since paramiko does not know Include.
 
-    `folder` is where relative names are looked for.
+    After an included file the section that it was included in goes on, so its `header` is repeated. Relative names
+    begin in `folder`.
     """
     try:
         lines = file.read_text(errors="replace").splitlines()

@@ -163,20 +163,20 @@ class Login:
                 tried.append(candidate.source)
                 problems += [why] if why else []
             if not transport.is_active():
-                problems.append("the server ended the connection" + say_too_many(tried))
+                problems.append("the server ended the connection" + too_many_text(tried))
                 break
-        raise Unreachable(self._say_refused(tried, problems))
+        raise Unreachable(self._refusal_text(tried, problems))
 
-    def _say_refused(self, tried: Sequence[str], problems: Sequence[str]) -> str:
+    def _refusal_text(self, tried: Sequence[str], problems: Sequence[str]) -> str:
         if tried:
-            found = f"login as {self._user} was refused; tried {', '.join(tried)}"
+            problem = f"login as {self._user} was refused; tried {', '.join(tried)}"
             fix = "Put the public half of one into ~/.ssh/authorized_keys there, or name another user or key"
         else:
             looked = ", ".join(self._named or DEFAULT_FILES)
             agent = f"the ssh-agent at {self._agent} holds none" if self._agent else "there is no ssh-agent"
-            found = f"no key to log in with as {self._user}: looked for {looked}, and {agent}"
+            problem = f"no key to log in with as {self._user}: looked for {looked}, and {agent}"
             fix = "Name a key with ssh: {identity_files: […]} in the cluster file, or run ssh-add"
-        return ". ".join(["; ".join([found, *problems]), fix])
+        return ". ".join(["; ".join([problem, *problems]), fix])
 
 
 def try_key(transport: Any, user: str, candidate: Candidate) -> str | None:
@@ -193,7 +193,7 @@ def try_key(transport: Any, user: str, candidate: Candidate) -> str | None:
     return f"the server wants {', '.join(further)} as well, which cannot be asked for here" if further else None
 
 
-def say_too_many(tried: Sequence[str]) -> str:
+def too_many_text(tried: Sequence[str]) -> str:
     if len(tried) < 2:
         return ""
     return f" after {len(tried)} keys: name the right one with ssh: {{identity_files: […]}}, or IdentitiesOnly yes"
