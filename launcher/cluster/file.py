@@ -33,7 +33,7 @@ def read_cluster(path: str | os.PathLike[str], devices: int | None = None) -> Cl
     hosts = tuple(Host(**{**shared, **settings}) for _, settings in entries)
     _check_entries(entries, values["transport"])
     _check_together(top, values, hosts, pod)
-    if problems.found:
+    if problems.entries:
         raise problems.error()
     if pod:
         hosts = _find_hosts(pod, top.under("hosts").under("gcloud"), shared)

@@ -1,4 +1,4 @@
-"""Writes each process's bytes into its file."""
+"""The log of a process: its output in a file, without secrets."""
 
 import threading
 from collections.abc import Iterable
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from hostmesh.launcher.output.redact import Redactor
 
-# As much of what cannot be written as is kept for the screen.
+# Bytes that are kept for the screen when they cannot be written.
 MAX_SPILL = 256 << 10
 
 
@@ -15,7 +15,7 @@ class ProcessLog:
     """One process's output, redacted and otherwise unchanged.
 
     Neither opening nor writing raises: the first error is kept, and what comes after it is dropped and counted. Some of
-    it is held for a moment, so that a screen can show it all the same: it begins where the file ends, at `size`.
+    that is kept as the spill, so that a screen can show it: the spill begins where the file ends, at `size`.
     """
 
     def __init__(self, path: Path, secrets: Iterable[str]) -> None:

@@ -2,13 +2,14 @@
 
 import functools
 import json
+import os
 from collections.abc import Iterable, Sequence
 from typing import Any, AnyStr
 
 REDACTED = "[redacted]"
-# Whoever cuts a text keeps at least this much of it; a shorter one is whole, so its ends are left alone.
+# Texts are only ever cut to this length or more. A shorter text is whole: no part of a secret is at its ends.
 MIN_CUT = 1000
-# A shorter part of a secret at the end of a cut text is dropped without a mark: it is there by chance as a rule.
+# A part of a secret at the end of a cut text that is shorter than this is dropped without a mark: most are chance.
 MIN_MARKED = 4
 
 
@@ -38,6 +39,11 @@ class Redactor:
 
 def redact_text(text: str, secrets: Iterable[str]) -> str:
     return _redact_str(text, _forms(tuple(secrets)), may_be_cut=False)
+
+
+def redact_variables(text: str, names: Iterable[str]) -> str:
+    """The text without the values that these environment variables have here."""
+    return redact_text(text, [os.environ.get(name, "") for name in names])
 
 
 def redact_json(value: Any, secrets: Iterable[str]) -> Any:

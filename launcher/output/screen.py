@@ -18,7 +18,7 @@ from hostmesh.launcher.output.redact import redact_text
 if TYPE_CHECKING:
     from hostmesh.launcher.output.logs import ProcessLog
 
-CHUNK = 64 * 1024  # bytes of one log per turn: small enough that no process waits long for its next turn
+CHUNK = 64 * 1024  # bytes of a log that are shown before the next log has its turn
 LINES_AT_ONCE = 1000
 PALETTE = (36, 33, 32, 35, 94, 96, 93, 95)  # no red: it would look like an error
 BOLD = 1  # for what several processes say
@@ -122,7 +122,7 @@ class Screen:
                 self._merger.pass_on(tail.process_id, lines)
             if self._merger.ready_lines >= LINES_AT_ONCE:
                 self._show_ready()
-        self._merger.keep_time(time.monotonic())
+        self._merger.release_old(time.monotonic())
         self._show_ready()
         self._show_due_notes()
         if self.shows_prompts and not self._finished:
