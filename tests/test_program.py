@@ -107,9 +107,8 @@ def test_a_module_beside_launch_but_not_synced_hides_nothing(tmp_path: Path) -> 
 
 
 def test_our_own_source_may_be_synced() -> None:
-    assert resolve_job(cluster("."), Job(module="hostmesh.worker"), OUR_PACKAGE.parents[1]) == Job(
-        module="hostmesh.worker"
-    )
+    job = Job(module="hostmesh.worker")
+    assert resolve_job(cluster("."), job, OUR_PACKAGE.parents[1]) == job
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ from typing import TextIO
 import pytest
 
 from hostmesh.launcher.output.lines import LineCutter
-from hostmesh.launcher.output.logs import ProcessLog
-from hostmesh.launcher.output.screen import CHUNK, Screen, use_colour
+from hostmesh.launcher.output.logs import CHUNK, ProcessLog
+from hostmesh.launcher.output.screen import Screen, use_colour
 
 TIMEOUT = 20.0
 LINE = b"2031-05-04 12:00:00 INFO train: step 1234 loss 0.12345 accuracy 0.9876 lr 1.0e-3\n"

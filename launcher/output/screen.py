@@ -9,16 +9,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, TextIO
+from typing import NamedTuple, TextIO
 
 from hostmesh.launcher.output.lines import RESET, LineCutter
+from hostmesh.launcher.output.logs import LogTail, Mark, ProcessLog
 from hostmesh.launcher.output.merge import Merger, Shown, name_ids
 from hostmesh.launcher.output.redact import redact_text
 
-if TYPE_CHECKING:
-    from hostmesh.launcher.output.logs import ProcessLog
-
-CHUNK = 64 * 1024  # bytes of a log that are shown before the next log has its turn
 LINES_AT_ONCE = 1000
 PALETTE = (36, 33, 32, 35, 94, 96, 93, 95)  # no red: it would look like an error
 BOLD = 1  # for what several processes say
@@ -52,7 +49,7 @@ class Screen:
         self._merger = Merger()
         self.shows_prompts = False  # half lines of the one process, which may wait for an answer on this terminal
         self._prompt = ""  # such a half line that stands on the screen, with its label
-        self._tails: list[_Tail] = []
+        self._tails: list[LogTail] = []
         self._notes: deque[_Note] = deque()
         self._awake = threading.Event()
         self._finished = False
@@ -67,7 +64,7 @@ class Screen:
     def follow(self, log: ProcessLog, label: str, process_id: int) -> None:
         if self._wanted is not None and process_id not in self._wanted:
             return
-        tail = _Tail(log, label, process_id, LineCutter(self._colour))
+        tail = LogTail(log, label, process_id, LineCutter(self._colour))
         tail.limit = tail.position if self._broken else tail.limit
         self._tails.append(tail)
         self.wake()
@@ -196,91 +193,14 @@ class Screen:
         return max(0.0, min(dues) - time.monotonic()) if dues else None
 
 
-class _Mark(NamedTuple):
-    """How much of a log had been written when a note was made."""
-
-    tail: _Tail
-    size: int  # in bytes
-    ended: bool
-
-    def is_passed(self) -> bool:
-        return self.tail.is_over or (not self.ended and self.tail.position >= self.size)
-
-
 class _Note(NamedTuple):
     """A line of the launcher itself, and what has to be shown before it."""
 
     text: str | None  # None ends the screen
-    marks: list[_Mark]
+    marks: list[Mark]
 
     def is_due(self) -> bool:
         return all(mark.is_passed() for mark in self.marks)
-
-
-class _Tail:
-    """How far one log has been shown."""
-
-    def __init__(self, log: ProcessLog, label: str, process_id: int, cutter: LineCutter) -> None:
-        self.log = log
-        self.label = label
-        self.process_id = process_id
-        self.cutter = cutter
-        self.position = log.start  # bytes that have been shown
-        self.limit = sys.maxsize  # bytes that may be shown
-        self.is_flushed = False  # the log has ended, and its last half line has been shown
-
-    @property
-    def has_more(self) -> bool:
-        """Whether there is something to show now: bytes, or the half line at the end of the log."""
-        ended = self.log.ended  # read before its reach: an ended log does not grow
-        return self.position < min(self.log.reach, self.limit) or self._must_flush(ended)
-
-    @property
-    def is_behind(self) -> bool:
-        return self.position + CHUNK < min(self.log.reach, self.limit)
-
-    @property
-    def is_over(self) -> bool:
-        """Whether all has been shown that ever will be."""
-        return self.is_flushed or self.position >= self.limit
-
-    def mark(self) -> _Mark:
-        ended = self.log.ended  # read before its reach: an ended log does not grow
-        return _Mark(self, min(self.log.reach, max(self.limit, self.position)), ended)
-
-    def advance(self) -> list[str]:
-        """The next lines, from no more than a chunk of the log."""
-        ended = self.log.ended  # read before its reach: an ended log does not grow
-        size = min(self.log.reach, self.limit)
-        if self.position < size:
-            return self._read(min(CHUNK, size - self.position))
-        if self._must_flush(ended):
-            self.is_flushed = True
-            return self.cutter.flush()
-        return self.cutter.feed(b"") if self.cutter.due is not None else []
-
-    def _must_flush(self, ended: bool) -> bool:
-        return ended and not self.is_over
-
-    def _read(self, count: int) -> list[str]:
-        if self.log.error is not None and self.position >= self.log.size:
-            data = self.log.take_spill(count)  # what the disk does not take
-            self.position += len(data)
-            return self.cutter.feed(data)
-        count = min(count, self.log.size - self.position)
-        # Opened for each chunk: one more open file for each process would soon be too many.
-        try:
-            with open(self.log.path, "rb", buffering=0) as file:
-                file.seek(self.position)
-                data = file.read(count)
-            reason = "it was cut short"
-        except OSError as error:
-            data, reason = b"", str(error.strerror)
-        if data:
-            self.position += len(data)
-            return self.cutter.feed(data)
-        self.position = sys.maxsize  # nothing more is read
-        return [*self.cutter.flush(), f"(the rest cannot be shown: {self.log.path}: {reason})"]
 
 
 def _writer(out: TextIO) -> Callable[[str], None]:
