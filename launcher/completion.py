@@ -47,7 +47,7 @@ def read_options(parser: argparse.ArgumentParser) -> list[Option]:
     ]
 
 
-# bash: a function that looks at the words so far. Where it replies nothing, bash offers the names of files.
+# bash: a function that reads the words so far. Where it replies nothing, bash offers the names of files.
 
 BASH = """\
 _launch() {
@@ -200,5 +200,5 @@ def fish_quote(text: str) -> str:
 
 
 def quote(text: str, inner: str) -> str:
-    """Inside single quotes, where each shell has its own way to write one."""
+    """The text in single quotes; `inner` is how the shell writes a single quote inside of them."""
     return "'" + text.replace("'", inner) + "'"

@@ -129,7 +129,7 @@ class Value:
         return next(value for key, value in self.pairs() if key.node.value == name)
 
     def entries(self, wanted: str) -> Iterator[tuple[str, Value, Value]]:
-        """Name, key and value of each pair whose key is new and text."""
+        """Name, key and value of each pair; keys that are no text or appear again are noted as problems."""
         lines: dict[str, int] = {}
         for key, value in self.pairs() if self.is_a(("a mapping",), wanted) else ():
             name = key.node.value

@@ -13,9 +13,9 @@ MAX_LINE = 8192  # bytes; longer lines are cut
 SHORT_LINE = MAX_LINE // 4
 MAX_ESCAPE = 256
 BAR_INTERVAL = 1.0
-# What XLA's CPU collectives print in every process for every group of devices; the log has it all.
+# Lines that begin like this are not shown: XLA's CPU collectives print one in every process for each device group.
 NOISE = "[Gloo] Rank "
-# What Python's multiprocessing says, with a line of its source, when it cleans up after processes that were killed.
+# Nor are these two, a warning and its source: Python's multiprocessing prints them after processes were killed.
 TRACKER_NOISE, ITS_SOURCE = "UserWarning: resource_tracker: There appear to be ", "  warnings.warn("
 RESET = "\x1b[0m"
 
@@ -27,7 +27,7 @@ _ESCAPE = re.compile(
 )
 _CUT_ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*|[\]PX^_][^\x07\x1b\x9c\r\n]*\x1b?|[ -/]*)\Z")
 _CONTROLS = [chr(code) for code in (*range(9), 11, 12, *range(14, 27), *range(28, 32), 127)]
-# And the C1 controls, and what ends lines or reorders text in Unicode.
+# These, the C1 controls, and the characters that end lines or reorder text in Unicode.
 _ODD = re.compile(f"[{''.join(_CONTROLS)}\x80-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
 
 
@@ -57,14 +57,14 @@ class LineCutter:
     """Turns the bytes of one process into lines that cannot garble a terminal."""
 
     def __init__(self, colour: bool, clock: Callable[[], float] = time.monotonic) -> None:
-        self.due: float | None = None  # when feed(b"") will give a progress bar that waits to be shown
+        self.due: float | None = None  # when to call feed(b"") for the next state of a progress bar
         self._colour = colour
         self._clock = clock
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._escape = ""  # an escape sequence that the end of a chunk cut off
         self._half = _Line()  # the line without an end yet
         self._expects_source = False
-        self._shown: str | None = None  # the state of the progress bar that was given last
+        self._shown: str | None = None  # what was last given of the progress bar
 
     def feed(self, data: bytes) -> list[str]:
         text = self._half.raw + self._clean(self._decoder.decode(data))
@@ -80,7 +80,7 @@ class LineCutter:
         return self._reset_colours(lines + self._hold(rest))
 
     def flush(self) -> list[str]:
-        """The half line at the end of the stream."""
+        """The last lines, at the end of the stream: one without a line end, if there is any."""
         text = self._half.raw + self._clean(self._decoder.decode(b"", final=True))
         self._half, self._escape = _Line(), ""
         lines = self._end_line(text)
@@ -88,7 +88,7 @@ class LineCutter:
 
     @property
     def half_line(self) -> str:
-        """What was printed since the last line, such as a prompt; a progress bar is none."""
+        """The text after the last line end, such as a prompt; empty for a progress bar."""
         return "" if self._half.is_bar else self._half.text
 
     def _clean(self, text: str) -> str:
@@ -151,7 +151,8 @@ def _is_blank(state: str) -> bool:
 
 
 def _shorten_escape(escape: str) -> str:
-    """All but the first two characters would be dropped anyway; a last ESC may begin the terminator."""
+    """Only the first two characters of a cut-off escape sequence matter, unless its last one is an ESC: that may begin
+    its terminator."""
     return escape if len(escape) <= MAX_ESCAPE or escape.endswith("\x1b") else escape[:2]
 
 

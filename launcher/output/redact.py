@@ -79,7 +79,7 @@ def _redact_value(value: Any, needles: Sequence[str], may_be_cut: bool) -> Any:
 def _redact_str(text: str, needles: Sequence[str], may_be_cut: bool) -> str:
     is_cut = may_be_cut and len(text) >= MIN_CUT
     if is_cut:
-        text = text.strip("\ufffd")  # a character that was cut in two hides the part of a secret beside it
+        text = text.strip("\ufffd")  # a half character at the end would hide the part of a secret beside it
     return "".join(_redact_all(text, needles, REDACTED, is_cut))
 
 
@@ -116,12 +116,12 @@ def _redact(
     at: int,
     end: int,
 ) -> tuple[list[AnyStr], int]:
-    """The pieces of data[at:end] with secrets that begin there replaced, and where the last of them stops."""
+    """data[at:end] in pieces, the secrets that begin there replaced, and where the last of them ends."""
     pieces = []
     for start, stop in _matches(data, needles):
         if start >= end:
             break
-        # Secrets that overlap are one: leftmost-first would leave the end of the second one readable.
+        # Secrets that overlap are replaced together: else the end of the second one would stay readable.
         if start >= at:
             pieces += [data[at:start], mark]
         at = max(at, stop)
@@ -141,7 +141,7 @@ def _matches(data: AnyStr, needles: Sequence[AnyStr]) -> list[tuple[int, int]]:
 
 
 def _sure_part(data: AnyStr, needles: Sequence[AnyStr]) -> tuple[int, int]:
-    """From where to where a text that was cut is free of a secret's end or beginning; nowhere in one's middle."""
+    """Start and end of the part that holds no piece of a secret, of a text that may have been cut inside of secrets."""
     if any(data in needle for needle in needles):
         return len(data), len(data)
     return _unsure_until(data, needles), _unsure_from(data, needles)

@@ -37,7 +37,7 @@ class Screen:
         wanted: Collection[int] | None = None,
         merge: bool = True,
     ) -> None:
-        """The launcher's own lines go to `notes`, if it is another stream: they are no output of the program. They are
+        """The launcher's own lines go to `notes`, if it is given: they are no output of the program. They are
         shown without the `hidden` secrets, as logs are written without them. Of the processes only the `wanted` are
         shown; with `merge`, a line that several of them say within a moment is shown once."""
         self._write = _writer(out)
@@ -47,8 +47,8 @@ class Screen:
         self._wanted = wanted
         self._merge = merge
         self._merger = Merger()
-        self.shows_prompts = False  # half lines of the one process, which may wait for an answer on this terminal
-        self._prompt = ""  # such a half line that stands on the screen, with its label
+        self.shows_prompts = False  # show half lines of the only process: it may wait for an answer on this terminal
+        self._prompt = ""  # the half line that stands on the screen, with its label
         self._tails: list[LogTail] = []
         self._notes: deque[_Note] = deque()
         self._awake = threading.Event()
@@ -94,7 +94,7 @@ class Screen:
         return not self._thread.is_alive()
 
     def _post(self, text: str | None) -> None:
-        # Only logs that are behind: a stalled terminal must not cost memory for each note and each process.
+        # Only logs with more to show get a mark: with a stalled terminal there may be many notes and many processes.
         marks = [tail.mark() for tail in self._tails if tail.has_more]
         self._notes.append(_Note(text, marks))
         self.wake()
@@ -109,7 +109,7 @@ class Screen:
     def _take_turns(self) -> None:
         tails = list(self._tails)
         speaking = [tail.process_id for tail in tails if not tail.is_over]
-        # A reader that is behind has no time to compare lines, nor to hold any.
+        # Lines are merged only while all logs are shown in time: comparing them costs time, holding them memory.
         hold = self._merge and len(tails) > 1 and not any(tail.is_behind for tail in tails)
         for tail in tails:
             lines = tail.advance()
@@ -150,7 +150,7 @@ class Screen:
             self._show(text)
 
     def _show_prompt(self) -> None:
-        """What the one process has printed since its last line; what follows it goes on from there."""
+        """Shows the half line of the only process; what it prints next goes on in the same line."""
         for tail in self._tails:
             if half := tail.cutter.half_line:
                 line = self._prefix(Shown((tail.process_id,), [half]), {tail.process_id: tail.label}, 0)[:-1]
@@ -159,7 +159,7 @@ class Screen:
                     self._prompt = line
 
     def _show(self, text: str) -> None:
-        """A program that nobody reads any more goes on; the launcher's own lines may still have a reader."""
+        """When nobody reads the output any more the run goes on, and the launcher's own lines are still shown."""
         try:
             if not self._broken:
                 self._write(text)
@@ -169,13 +169,14 @@ class Screen:
                 tail.limit = tail.position
 
     def _show_note(self, text: str) -> None:
-        """Cut like any other line: a note may quote what a process said."""
+        """A note is cleaned like any other line: it may quote what a process printed."""
         text = redact_text(text, self._hidden)
         lines = LineCutter(colour=False).feed(text.encode("utf-8", "replace") + b"\n")
-        # Again: what cannot be shown may have stood inside of a secret.
+        # Redacted again: characters that cannot be shown, and are gone now, may have stood inside of a secret.
         shown = redact_text("".join(f"{line}\n" for line in lines), self._hidden)
         if self._prompt:
-            shown, self._prompt = f"\n{shown}", ""  # not on its line; it is shown again below
+            # The note gets a line of its own, and the prompt is shown again below it.
+            shown, self._prompt = f"\n{shown}", ""
         try:
             self._write_notes(shown)
         except (OSError, ValueError):
@@ -216,7 +217,7 @@ def _writer(out: TextIO) -> Callable[[str], None]:
             out.flush()
 
         return write
-    # Past the stream's own buffer: its lock, held by a stalled thread, would block the interpreter's exit.
+    # Not through the stream's own buffer: a stalled thread would hold its lock and block the interpreter's exit.
     return lambda text: _write_all(fd, text.encode(encoding, "replace"))
 
 

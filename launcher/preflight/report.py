@@ -27,7 +27,7 @@ COLUMNS = (
 
 
 def judge(reports: HostReports) -> list[Finding]:
-    """Findings by column and host, also of what is fine. What is not known of a host gives none."""
+    """Findings by column and host, also of what is fine. Where nothing is known of a host there is no finding."""
     findings = [finding for check in CHECKS for finding in check(reports)]
     return sorted(findings, key=lambda finding: (COLUMNS.index(finding.check), finding.host))
 

@@ -28,7 +28,7 @@ ADDS_NEW_KEYS = ("accept-new", "no", "off")
 
 @dataclass(frozen=True)
 class Hop:
-    """A machine to log in to: a host of the cluster, or a jump host on the way. None leaves it to the config files."""
+    """A machine to log in to: a host of the cluster or a jump host. The config files decide where a value is None."""
 
     name: str
     user: str | None = None
@@ -45,12 +45,12 @@ class SshConfigs:
         self._parse = functools.cache(self._parse_once)
 
     def make(self, hop: Hop) -> Config:
-        """fabric's settings for one connection: it writes to them, so they cannot be shared."""
+        """fabric's settings for one connection; fabric changes them, so connections cannot share them."""
         identities = {"identities": list(self._settings.identity_files), "strategy_class": self._strategy}
         return Config(ssh_config=self._parse(hop.user, hop.port, hop.jump), overrides={"authentication": identities})
 
     def _parse_once(self, user: str | None, port: int | None, jump: str | None) -> SSHConfig:
-        """In an ssh config the first value counts, so a hop's own stand first."""
+        """The hop's own values stand before the files' text: in an ssh config the first value counts."""
         own = {"User": user, "Port": port, "ProxyJump": jump}
         first = "".join(f"{key} {value}\n" for key, value in own.items() if value is not None)
         try:

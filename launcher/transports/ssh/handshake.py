@@ -1,4 +1,4 @@
-"""The SSH handshake as it is wanted of paramiko: safe ciphers, checked host keys, one deadline."""
+"""The SSH handshake with paramiko: only safe ciphers, host keys checked, one deadline."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from paramiko.packet import Packetizer  # type: ignore[import-untyped]
 from hostmesh.launcher.transports.ssh.host_keys import KnownHosts
 from hostmesh.launcher.transports.ssh.socket import Deadline
 
-# The fast ones of those that are safe; paramiko would also take 3DES and MD5.
+# Only fast and safe ones; by default paramiko also accepts 3DES and MD5.
 CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com", "aes128-ctr", "aes192-ctr", "aes256-ctr")
 DIGESTS = ("hmac-sha2-256-etm@openssh.com", "hmac-sha2-512-etm@openssh.com", "hmac-sha2-256", "hmac-sha2-512")
 RSA_SIGNATURES = ("rsa-sha2-512", "rsa-sha2-256")
@@ -52,6 +52,6 @@ class HostTransport(Transport):  # type: ignore[misc]
 
 
 def order_key_types(offered: tuple[str, ...], known: list[str]) -> tuple[str, ...]:
-    """A server with several keys must show one of the kind that is known, if it has it."""
+    """Known kinds of key come first, so that a server with several keys shows one that can be checked."""
     wanted = [name for kind in known for name in (RSA_SIGNATURES if kind == "ssh-rsa" else (kind,))]
     return (*(name for name in wanted if name in offered), *(name for name in offered if name not in wanted))

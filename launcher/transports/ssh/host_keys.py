@@ -1,4 +1,4 @@
-"""Host keys: what the known_hosts files say of a host, and whether the key it offers may be believed."""
+"""Host keys: what known_hosts files say about a host, and whether the key that it offers is accepted."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class KnownHosts:
         return [*self._plain.get(name.lower(), ()), *(known for known in self._others if known.is_about(name))]
 
     def kinds_of(self, names: Sequence[str]) -> list[str]:
-        """The kinds of key by which a host is known: it must be asked for one of these."""
+        """The kinds of key that are known of a host: it must be asked for one of these."""
         return list(dict.fromkeys(known.kind for name in names for known in self.find(name) if not known.revoked))
 
     def check(self, names: Sequence[str], kind: str, key: bytes, accept_new: bool) -> None:

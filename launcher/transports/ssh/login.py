@@ -1,4 +1,4 @@
-"""Logging in with keys: which are tried, in which order, each read only once for all hosts; nobody is ever asked."""
+"""Login with keys: which are tried and in which order. Key files are read once a run; no password is asked for."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Candidate:
 
 
 class SharedAgent(AgentSSH):  # type: ignore[misc]
-    """One connection to the ssh-agent for all hosts; their signatures take turns on it."""
+    """One connection to the ssh-agent, used by all hosts in turn."""
 
     def __init__(self, path: str) -> None:
         super().__init__()
@@ -128,7 +128,7 @@ def read_key_file(file: str) -> Candidate:
 
 
 def read_public_half(file: str) -> bytes:
-    """The public key beside a private one, or in the file itself: that is how a key of the agent's is named."""
+    """The public key beside a private one, or in the file itself, which is how a key of the ssh-agent is named."""
     for path in (Path(f"{file}.pub"), Path(file)):
         try:
             return base64.b64decode(path.read_text(errors="replace").split()[1], validate=True)

@@ -53,7 +53,7 @@ class CancellableSocket:
 
     @contextlib.contextmanager
     def limit(self, deadline: Deadline) -> Iterator[None]:
-        """For calls that know no timeout of their own: at the deadline the socket is shut, which ends them."""
+        """Shuts the socket at the deadline, which ends calls that have no timeout of their own."""
         timer = threading.Timer(deadline.left(), shut, (self._socket,))
         timer.daemon = True
         timer.start()
@@ -85,7 +85,7 @@ def close_quietly(link: Any) -> None:
 
 
 def connect_tcp(host: str, port: int, family: str, deadline: Deadline, cancellable: CancellableSocket) -> socket.socket:
-    """Each of a name's addresses gets its share of the time. Raises the last one's error."""
+    """Tries the addresses of a name in turn, each for its share of the time; raises the error of the last one."""
     families = {"inet": socket.AF_INET, "inet6": socket.AF_INET6}
     addresses = socket.getaddrinfo(host, port, families.get(family, socket.AF_UNSPEC), socket.SOCK_STREAM)
     problem = OSError(f"{host} has no address")
@@ -121,7 +121,7 @@ class ProxySocket(socket.socket):
             )
 
     def close(self) -> None:
-        """Most commands end by themselves when their stdin does."""
+        """Gives the command a moment to end by itself, as most do when their stdin ends."""
         super().close()
         with self._turn:
             end_program(self._process, PROXY_TIMEOUT)
@@ -131,7 +131,7 @@ class ProxySocket(socket.socket):
                 self._errors.close()
 
     def failure_text(self) -> str | None:
-        """What a command that ended badly by itself had to say; to be asked after closing."""
+        """What a command printed that failed by itself; None otherwise. To be called after closing."""
         code = self._process.poll()
         if not code or code < 0:
             return None

@@ -1,4 +1,4 @@
-"""An agent on a host reached by SSH: a fabric connection's channel."""
+"""The stream to an agent on a host reached by SSH: a channel of a fabric connection."""
 
 from __future__ import annotations
 
