@@ -17,6 +17,7 @@ from conftest import clean_env
 from hostmesh.launcher.cluster.file import read_cluster
 from hostmesh.launcher.cluster.host_names import drop_domain, join_names, shorten_names
 from hostmesh.launcher.cluster.model import Cluster, Host
+from hostmesh.launcher.preflight.differences import find_difference
 from hostmesh.launcher.preflight.proxies import except_address, find_capturing
 from hostmesh.launcher.preflight.report import COLUMNS, Finding, HostReports, judge, judge_run
 from hostmesh.launcher.preflight.table import draw_table
@@ -193,7 +194,26 @@ def test_what_serves_accelerators_is_compared_where_they_are() -> None:
     assert judge_odd({"python__packages__libtpu": "0.0.30"}) == []
 
 
-def test_a_tie_names_both_groups_and_where_to_mend() -> None:
+@pytest.mark.parametrize(
+    ("values", "majority", "odd", "is_tie"),
+    [
+        ([], None, (), False),
+        (["1.0", "1.0"], "1.0", (), False),
+        (["1.0", "2.0", "1.0"], "1.0", (1,), False),
+        ([None, None, "2.0"], None, (2,), False),
+        (["0.9.1", "0.10.2"], "0.10.2", (0,), True),
+        (["1.0", None], "1.0", (1,), True),
+    ],
+)
+def test_a_difference_has_a_majority_and_odd_hosts(
+    values: list[str | None], majority: str | None, odd: tuple[int, ...], is_tie: bool
+) -> None:
+    difference = find_difference(dict(enumerate(values)))
+    assert (difference.majority, difference.odd, difference.is_tie) == (majority, odd, is_tie)
+    assert difference.concerned == (tuple(range(len(values))) if is_tie else odd)
+
+
+def test_a_tie_names_both_groups_and_where_to_fix() -> None:
     found = {host: facts(**({"python__packages__jax": "0.9.1"} if host < 2 else {})) for host in range(4)}
     findings = [finding for finding in judge(HostReports(HOSTS, found)) if finding.level != "ok"]
     assert [finding.host for finding in findings] == [0, 1, 2, 3]
@@ -262,7 +282,7 @@ def test_a_clock_is_compared_with_what_most_clocks_say(offsets: list[float], lev
     assert {f.host: f.level for f in findings if f.check == "clock" and f.level != "ok"} == levels
 
 
-def test_hosts_that_answer_late_are_not_told_to_mend_their_clocks() -> None:
+def test_hosts_that_answer_late_are_not_told_to_fix_their_clocks() -> None:
     """All of them have the right time, and looked at their clocks at the beginning or at the end of a long wait."""
     late = {0: (-14.0, 15.0), 1: (-13.0, 14.0), 2: (-12.0, 14.0), 3: (15.0, 15.0)}
     reports = HostReports(HOSTS, dict.fromkeys(range(4), {"time": 1.0}), offsets=late)

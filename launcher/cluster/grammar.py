@@ -165,12 +165,12 @@ def _setup(value: Value) -> Setup:
     return Setup(settings.get("run") or (), settings.get("inputs") or ())
 
 
-def _run(value: Value) -> Job:
+def _run(value: Value) -> Job | None:
     settings = value.read(_JOB)
     kinds = [key for key in settings if key != "args"]
     if value.kind == "a mapping" and len(kinds) != 1:
         value.reject("exactly one of script, module, command", " and ".join(kinds) or "none")
-    return Job(**settings)
+    return Job(**settings) if len(kinds) == 1 and None not in settings.values() else None
 
 
 _user = scalar((TEXT,), r"(?!-)[A-Za-z0-9_.@+\\-]+", "a user name")

@@ -21,6 +21,10 @@ class Job:
     command: tuple[str, ...] | None = None
     args: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        if [self.script, self.module, self.command].count(None) != 2:
+            raise ValueError("wanted exactly one of script, module, command")
+
 
 @dataclass(frozen=True)
 class Sync:
