@@ -10,7 +10,7 @@ from hostmesh.launcher import wire
 
 # Bytes kept of the metrics of all processes but the first. They send so little that this lasts most of a day at least.
 MAX_BYTES_OF_OTHERS = 1 << 30
-MAX_TOLD = 3
+MAX_NAMED = 3
 MAX_NAME = 60
 
 
@@ -26,7 +26,7 @@ class Metrics:
     def __init__(self, keep_all: bool, add: Callable[..., int], note: Callable[[str], None]) -> None:
         self._keep_all, self._add, self._note = keep_all, add, note
         self._left = MAX_BYTES_OF_OTHERS
-        self._found: dict[str, dict[int, NotFinite]] = {}
+        self._not_finite: dict[str, dict[int, NotFinite]] = {}
 
     def note_fact(self, host: str, fact: wire.Fact) -> bool:
         """Keeps a report; returns whether the fact was one."""
@@ -56,21 +56,21 @@ class Metrics:
         self._add(event, host=host, process_id=process_id, detail=detail)
         name, step = change["metric"], change["step"]
         if not change["finite"]:
-            self._found.setdefault(name, {}).setdefault(process_id, NotFinite(step, step)).since = step
-        elif process_id in self._found.get(name, {}):
-            self._found[name][process_id].since = None
+            self._not_finite.setdefault(name, {}).setdefault(process_id, NotFinite(step, step)).since = step
+        elif process_id in self._not_finite.get(name, {}):
+            self._not_finite[name][process_id].since = None
 
     def remarks(self) -> list[str]:
         """A sentence for each of the first few names."""
-        found = sorted(self.not_finite, key=lambda one: one["step"])
-        told = [not_finite_text(one) for one in found[:MAX_TOLD]]
-        more = len(found) - MAX_TOLD
-        return [*told, f"{more} other metrics were not finite either"] if more > 0 else told
+        summaries = sorted(self.not_finite, key=lambda summary: summary["step"])
+        texts = [not_finite_text(summary) for summary in summaries[:MAX_NAMED]]
+        more = len(summaries) - MAX_NAMED
+        return [*texts, f"{more} other metrics were not finite either"] if more > 0 else texts
 
     @property
     def not_finite(self) -> list[dict[str, Any]]:
         """By name, and by the first process that has it."""
-        return [summarise(name, by_process) for name, by_process in self._found.items()]
+        return [summarise(name, by_process) for name, by_process in self._not_finite.items()]
 
 
 def is_report(value: Any) -> bool:
@@ -90,21 +90,22 @@ def is_change(value: Any) -> bool:
 
 def summarise(name: str, by_process: dict[int, NotFinite]) -> dict[str, Any]:
     process_id = min(by_process)
-    found = by_process[process_id]
-    is_so_to_the_end = found.since is not None
+    times = by_process[process_id]
+    is_so_to_the_end = times.since is not None
     return {
         "metric": name,
-        "step": found.since if is_so_to_the_end else found.first,
+        "step": times.since if is_so_to_the_end else times.first,
         "until_the_end": is_so_to_the_end,
         "process_id": process_id,
         "processes": len(by_process),
     }
 
 
-def not_finite_text(one: dict[str, Any]) -> str:
+def not_finite_text(summary: dict[str, Any]) -> str:
     """`loss was not finite from step 37 on`; the process is named unless it is the first one."""
-    name = " ".join(one["metric"].split())
+    name = " ".join(summary["metric"].split())
     name = name if len(name) <= MAX_NAME else name[:MAX_NAME] + "…"
-    who = f" of process {one['process_id']}" if one["process_id"] else ""
-    when = f"from step {one['step']} on" if one["until_the_end"] else f"at times, first at step {one['step']}"
+    who = f" of process {summary['process_id']}" if summary["process_id"] else ""
+    step = summary["step"]
+    when = f"from step {step} on" if summary["until_the_end"] else f"at times, first at step {step}"
     return f"{name}{who} was not finite {when}"

@@ -27,7 +27,7 @@ class Provenance:
         self._plan, self._run = plan, run
         self._thread: threading.Thread | None = None
         self._enough = threading.Event()
-        self._found: dict[str, Any] = {
+        self._record: dict[str, Any] = {
             "folder": os.getcwd(),
             "command": list(command),
             "code": {"folder": str(code_folder(plan)), "commit": None, "changed": None},
@@ -35,11 +35,11 @@ class Provenance:
         }
 
     def write_plan(self) -> str | None:
-        return self._run.write_json(self._run.plan, {"run": self._run.id, **self._found, **plan_json(self._plan)})
+        return self._run.write_json(self._run.plan, {"run": self._run.id, **self._record, **plan_json(self._plan)})
 
-    def look(self, told: Mapping[str, Any] | None = None) -> None:
-        """Starts the search, once processes start; `told` is what the first host said about its Python, if asked."""
-        self._thread = threading.Thread(target=self._look, args=(told or {},), name="provenance", daemon=True)
+    def look(self, python: Mapping[str, Any] | None = None) -> None:
+        """Starts the search, once processes start; `python` is what the first host said about its Python, if asked."""
+        self._thread = threading.Thread(target=self._look, args=(python or {},), name="provenance", daemon=True)
         self._thread.start()
 
     def finish(self) -> dict[str, Any]:
@@ -49,25 +49,25 @@ class Provenance:
         self._thread.join(END_TIMEOUT)
         self._enough.set()
         self._thread.join(STOP_TIMEOUT)  # what it started ends with it
-        return self._found
+        return self._record
 
-    def _look(self, told: Mapping[str, Any]) -> None:
+    def _look(self, python: Mapping[str, Any]) -> None:
         # Imported only here: the start of the agents would wait for the import.
         from hostmesh.launcher.output.checkout import find_checkout
 
-        found = dict(self._found)
-        if (checkout := find_checkout(found["code"]["folder"], GIT_TIMEOUT, self._enough)) is not None:
-            found["code"] = {**found["code"], **checkout._asdict()}
-            self._found = dict(found)
-        found["versions"] = {**found["versions"], **self._find_versions(told)}
-        self._found = found
+        record = dict(self._record)
+        if (checkout := find_checkout(record["code"]["folder"], GIT_TIMEOUT, self._enough)) is not None:
+            record["code"] = {**record["code"], **checkout._asdict()}
+            self._record = dict(record)
+        record["versions"] = {**record["versions"], **self._find_versions(python)}
+        self._record = record
         self.write_plan()
 
-    def _find_versions(self, told: Mapping[str, Any]) -> dict[str, str | None]:
+    def _find_versions(self, python: Mapping[str, Any]) -> dict[str, str | None]:
         """Of process 0's Python and its packages."""
-        if "version" not in told and self._plan.cluster.transport == "local":
-            told = self._ask_python()
-        return {"python": told.get("version"), "jax": (told.get("packages") or {}).get("jax")}
+        if "version" not in python and self._plan.cluster.transport == "local":
+            python = self._ask_python()
+        return {"python": python.get("version"), "jax": (python.get("packages") or {}).get("jax")}
 
     def _ask_python(self) -> Mapping[str, Any]:
         """Processes on this machine start without an inspection of their Python; now there is time for one."""

@@ -131,13 +131,13 @@ def _redact(
 
 
 def _matches(data: AnyStr, needles: Sequence[AnyStr]) -> list[tuple[int, int]]:
-    found = []
+    spans = []
     for needle in needles:
         at = data.find(needle)
         while at >= 0:
-            found.append((at, at + len(needle)))
+            spans.append((at, at + len(needle)))
             at = data.find(needle, at + 1)
-    return sorted(found)
+    return sorted(spans)
 
 
 def _sure_part(data: AnyStr, needles: Sequence[AnyStr]) -> tuple[int, int]:

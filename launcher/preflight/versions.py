@@ -43,7 +43,7 @@ def check_packages(reports: HostReports) -> Iterator[Finding]:
 def _check_package(
     reports: HostReports, package: str, check: str, packages: Mapping[int, Mapping[str, str | None]]
 ) -> Iterator[Finding]:
-    versions = {host: found.get(package) for host, found in packages.items()}
+    versions = {host: installed.get(package) for host, installed in packages.items()}
     difference = find_difference(versions)
     texts = {host: f"{package} {version}" if version else f"no {package}" for host, version in versions.items()}
     fixes = {
