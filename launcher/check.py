@@ -15,7 +15,7 @@ from typing import Any
 
 from hostmesh.launcher import wire
 from hostmesh.launcher.bundle import pack_agent
-from hostmesh.launcher.cluster.file import BUILT_IN_JOB, Cluster, Job
+from hostmesh.launcher.cluster.model import BUILT_IN_JOB, Cluster, Job
 from hostmesh.launcher.environment import check_environment
 from hostmesh.launcher.errors import EXIT_HOST_LOST
 from hostmesh.launcher.job import read_code
@@ -25,7 +25,8 @@ from hostmesh.launcher.output.redact import redact_json, redact_text
 from hostmesh.launcher.output.run_folder import new_run_id
 from hostmesh.launcher.plan import Plan, make_plan
 from hostmesh.launcher.preflight.host_reports import measure_offset
-from hostmesh.launcher.preflight.report import Finding, HostReports, draw_table, judge
+from hostmesh.launcher.preflight.report import Finding, HostReports, judge
+from hostmesh.launcher.preflight.table import draw_table
 from hostmesh.launcher.supervisor.arrivals import redact_arrival
 from hostmesh.launcher.supervisor.channel import Channel, Ended, Heard, Stream, close_channels
 from hostmesh.launcher.supervisor.coordinator import Coordinator

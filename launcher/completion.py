@@ -6,9 +6,9 @@ import argparse
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-# By what a value is called in the help; all others are the user's own.
+# Names of values in the help that are files or folders; any other value cannot be completed.
 FILES, FOLDERS = ("FILE", "PATH"), ("DIR",)
-KINDS = ("choices", "files", "folders", "text")
+VALUE_KINDS = ("choices", "files", "folders", "text")
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Option:
 
     @property
     def kind(self) -> str:
-        """One of KINDS; none for a flag."""
+        """One of VALUE_KINDS; none for a flag."""
         if self.value is None:
             return ""
         if self.choices:
@@ -47,7 +47,7 @@ def read_options(parser: argparse.ArgumentParser) -> list[Option]:
     ]
 
 
-# bash: a function that looks at the words so far. Where it replies nothing, bash offers the names of files.
+# bash: a function that reads the words so far. Where it replies nothing, bash offers the names of files.
 
 BASH = """\
 _launch() {
@@ -77,7 +77,7 @@ complete -o bashdefault -o default -F _launch launch
 def write_bash(own: list[Option], commands: Mapping[str, list[Option]]) -> str:
     every = [*own, *(option for options in commands.values() for option in options)]
     valued = {name: option for option in every if option.value is not None for name in option.names}
-    of_kind = {kind: "|".join(name for name in valued if valued[name].kind == kind) for kind in KINDS}
+    of_kind = {kind: "|".join(name for name in valued if valued[name].kind == kind) for kind in VALUE_KINDS}
     values = [
         *(f"{name}) {bash_words(option.choices)}; return ;;" for name, option in valued.items() if option.choices),
         f"{of_kind['files']}) return ;;",
@@ -200,5 +200,5 @@ def fish_quote(text: str) -> str:
 
 
 def quote(text: str, inner: str) -> str:
-    """Inside single quotes, where each shell has its own way to write one."""
+    """The text in single quotes; `inner` is how the shell writes a single quote inside of them."""
     return "'" + text.replace("'", inner) + "'"

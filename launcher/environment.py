@@ -1,4 +1,4 @@
-"""What no host can give to a process: environments that Linux refuses, told before any host is touched."""
+"""Refuses an environment that Linux gives to no process, before any host is contacted."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Mapping
 
 from hostmesh.launcher.errors import UsageError
 
-# Of `NAME=value` and the zero byte at its end: MAX_ARG_STRLEN of Linux, whatever ulimit says.
+# Bytes of `NAME=value` and the zero byte at its end: MAX_ARG_STRLEN of Linux, whatever ulimit says.
 MAX_VARIABLE = 128 << 10
 
 
 def check_environment(env: Mapping[str, str]) -> None:
-    """Names and sizes only: a value may be a secret."""
+    """The message has names and sizes only: a value may be a secret."""
     sizes = {name: len(f"{name}={value}".encode("utf-8", "surrogateescape")) + 1 for name, value in env.items()}
     too_long = [f"{name} with {size:,} bytes" for name, size in sizes.items() if size > MAX_VARIABLE]
     if too_long:

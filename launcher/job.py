@@ -8,27 +8,40 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hostmesh.launcher.cluster.file import BUILT_IN_JOB, Cluster, Job, Sync
+from hostmesh.launcher.cluster.model import BUILT_IN_JOB, Cluster, Job, Sync
 from hostmesh.launcher.errors import UsageError
 
 if TYPE_CHECKING:
     from hostmesh.launcher.sync.tree import Tree
 
-OURS = (Path(__file__).parent.parent / "__init__.py").resolve()
+OUR_PACKAGE = (Path(__file__).parent.parent / "__init__.py").resolve()
 
 
-def pick_job(given: Job | None, cluster: Cluster, job_options: Sequence[str] = ()) -> Job:
+def resolve_job(cluster: Cluster, given: Job | None, cwd: Path, job_options: Sequence[str] = ()) -> Job:
+    """What every process runs, as the hosts find it, checked as far as the code is on this machine.
+
+    `given` is the job of the command line, `job_options` are options for the built-in job.
+    """
+    job = _pick_job(given, cluster, job_options)
+    if cluster.transport == "local":
+        check_job(job, cwd / Path(cluster.workdir or "").expanduser())
+    if cluster.sync is None or job.command is not None:
+        return job
+    return _name_from_root(job, find_sync_root(cluster.sync, cwd), cwd)
+
+
+def _pick_job(given: Job | None, cluster: Cluster, job_options: Sequence[str] = ()) -> Job:
     """What the command line says, else the cluster file, else the built-in job with the options meant for it."""
     job = given or cluster.run
     if job is None:
         return Job(module=BUILT_IN_JOB, args=tuple(job_options))
     if job_options:
         name = job_options[0].partition("=")[0]
-        raise UsageError(f"{name} is an option of the built-in job; {_say_where_it_goes(given)}")
+        raise UsageError(f"{name} is an option of the built-in job; {_where_it_goes_text(given)}")
     return job
 
 
-def _say_where_it_goes(given: Job | None) -> str:
+def _where_it_goes_text(given: Job | None) -> str:
     if given is None:
         return "put it among the args of run: in the cluster file"
     if given.script is not None:
@@ -37,7 +50,7 @@ def _say_where_it_goes(given: Job | None) -> str:
 
 
 def check_job(job: Job, workdir: Path) -> None:
-    """For code that is here: the script exists, and nothing beside it hides the packages shipped with a run."""
+    """Checks code that is on this machine: its script exists, and no module beside it hides our package."""
     if job.command is not None:
         return
     folder = workdir
@@ -51,35 +64,32 @@ def check_job(job: Job, workdir: Path) -> None:
     check_shadow(folder)
 
 
-def place_job(job: Job, cluster: Cluster, here: Path) -> Job:
-    """The job as the hosts find it: they run in workdir, which mirrors the synced folder.
-
-    Without sync the code is on the hosts already, and nothing about it is known here.
-    """
-    if cluster.sync is None or job.command is not None:
-        return job
-    root = find_sync_root(cluster.sync, here)
+def _name_from_root(job: Job, root: Path, cwd: Path) -> Job:
+    """The job with its script named from the root of the synced folder, which the hosts have as their workdir."""
     if job.script is None:
         check_job(job, root)
         return job
-    check_job(job, here)
+    check_job(job, cwd)
     # The folder is resolved and the name is not: a script that is a link travels as a link.
-    script = here / job.script
-    place = script.parent.resolve() / script.name
-    if not place.is_relative_to(root):
-        raise UsageError(f"found {place}, wanted a script inside {root}: that is what sync.from sends to the hosts")
-    return replace(job, script=place.relative_to(root).as_posix())
+    script = cwd / job.script
+    path = script.parent.resolve() / script.name
+    if not path.is_relative_to(root):
+        raise UsageError(f"found {path}, wanted a script inside {root}: that is what sync.from sends to the hosts")
+    return replace(job, script=path.relative_to(root).as_posix())
 
 
-def find_sync_root(sync: Sync, here: Path) -> Path:
-    root = (here / os.path.expanduser(sync.source)).resolve()
+def find_sync_root(sync: Sync, cwd: Path) -> Path:
+    root = (cwd / os.path.expanduser(sync.source)).resolve()
     if not root.is_dir():
-        raise UsageError(f"sync.from: found no folder {root}; it begins where launch is started, in {here}")
+        raise UsageError(f"sync.from: found no folder {root}; it begins where launch is started, in {cwd}")
     return root
 
 
 def read_code(cluster: Cluster, runs: Path) -> Tree | None:
-    """What a run brings to the hosts; the run folders never travel, and what setup depends on must."""
+    """The files that a run sends to the hosts; None without sync.
+
+    Run folders are never sent. The files that setup depends on must be among those that are.
+    """
     if cluster.sync is None:
         return None
     from hostmesh.launcher.sync.tree import read_tree
@@ -93,13 +103,13 @@ def read_code(cluster: Cluster, runs: Path) -> Tree | None:
 
 
 def check_is_synced(job: Job, paths: Collection[str]) -> None:
-    """For a placed job: its script is among the paths that travel."""
+    """Checks that the script of a resolved job is among the files that are sent."""
     if job.script is not None and job.script not in paths:
         raise UsageError(f"{job.script} would not travel to the hosts: .gitignore or sync.exclude leaves it out")
 
 
 def check_shadow(folder: Path) -> None:
-    """Python looks beside a script before it looks into the package that is shipped with a run."""
+    """Refuses a module that Python would find beside the script before the package that is sent with a run."""
     for path in (folder / "hostmesh.py", folder / "hostmesh" / "__init__.py"):
-        if path.is_file() and path.resolve() != OURS:
+        if path.is_file() and path.resolve() != OUR_PACKAGE:
             raise UsageError(f"{path} would hide hostmesh's own package; rename it")

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hostmesh.launcher.cluster.file import Cluster
+from hostmesh.launcher.cluster.model import Cluster
 from hostmesh.launcher.environment import check_environment
 from hostmesh.launcher.errors import UsageError
 from hostmesh.launcher.output.provenance import Provenance

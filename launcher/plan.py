@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hostmesh.launcher.accelerators import GPU_PLATFORMS, NUM_CPU_DEVICES, PLATFORMS, VISIBLE_GPUS, LocalGpus
-from hostmesh.launcher.cluster.file import Cluster, Host, Job
-from hostmesh.launcher.errors import UsageError
+from hostmesh.launcher.accelerators import (
+    NUM_CPU_DEVICES,
+    PLATFORMS,
+    LocalGpus,
+    show_gpus,
+    split_devices,
+    split_platforms,
+)
+from hostmesh.launcher.cluster.model import Cluster, Host, Job
+from hostmesh.launcher.words import count_things
 from hostmesh.worker.identity import METRICS, Identity
 
 
@@ -27,15 +33,15 @@ class Plan:
     job: Job
     env: Mapping[str, str]
     processes: tuple[Process, ...]
-    coordinators: tuple[str, ...]  # addresses to try first; which one it is to be, the hosts' answers decide
+    coordinator_hint: str  # the address to try first; the answers of the hosts decide which one is used
     cold: bool
-    gpus: LocalGpus | None = None  # that the processes on this machine share; those of other hosts are not known yet
+    gpus: LocalGpus | None = None  # of this machine, for processes here; the GPUs of other hosts are counted later
 
     def host_of(self, process: Process) -> Host:
         return self.cluster.hosts[process.host]
 
     def is_warm(self, host: Host) -> bool:
-        """One process alone starts sooner cold: nobody shares what the nursery imports."""
+        """Whether processes are forked with jax imported; a single process starts sooner without that."""
         return not self.cold and self.job.command is None and host.processes > 1
 
     def argv(self) -> list[str]:
@@ -66,100 +72,41 @@ def make_plan(
         cluster=cluster,
         job=job,
         env=env,
-        processes=tuple(_processes(cluster, gpus)),
-        coordinators=(_fixed_coordinator(cluster) or cluster.hosts[0].address,),
+        processes=tuple(_plan_processes(cluster, gpus)),
+        coordinator_hint=_fixed_coordinator(cluster) or cluster.hosts[0].address,
         cold=cold,
         gpus=gpus,
     )
 
 
 def _fixed_coordinator(cluster: Cluster) -> str | None:
-    """None when only the hosts can tell: the address SSH uses may be one that the others cannot reach."""
+    """The coordinator's address where it is known before the hosts answer.
+
+    The address that SSH uses does not count: other hosts may not reach it.
+    """
     return "127.0.0.1" if cluster.transport == "local" else cluster.hosts[0].internal_address
 
 
-def _processes(cluster: Cluster, gpus: LocalGpus | None) -> list[Process]:
+def _plan_processes(cluster: Cluster, gpus: LocalGpus | None) -> list[Process]:
     reporting = {METRICS: cluster.metrics} if cluster.metrics == "all" else {}
-    places = [(host, local) for host, settings in enumerate(cluster.hosts) for local in range(settings.processes)]
-    split = _split_here(cluster, len(places), gpus) if gpus is not None else [{} for _ in places]
+    slots = [(host, local) for host, settings in enumerate(cluster.hosts) for local in range(settings.processes)]
+    split = _split_here(cluster, len(slots), gpus) if gpus is not None else [{} for _ in slots]
     return [
         Process(process_id, host, local, {**(_listed_devices(cluster, local) or split[process_id]), **reporting})
-        for process_id, (host, local) in enumerate(places)
+        for process_id, (host, local) in enumerate(slots)
     ]
 
 
 def _split_here(cluster: Cluster, processes: int, gpus: LocalGpus) -> list[dict[str, str]]:
-    """Hosts of a local cluster are all this machine, and its GPUs are there once."""
+    """All hosts of a local cluster are this machine, so their processes share its GPUs."""
     here = replace(cluster, hosts=(Host(cluster.hosts[0].address, processes),))
-    return split_devices(here, 0, gpus.count, gpus.seen, gpus.kind)
+    return split_devices(here, 0, gpus.count, gpus.env, gpus.kind)
 
 
 def _listed_devices(cluster: Cluster, local: int) -> dict[str, str]:
     if cluster.local_devices == "auto":
         return {}
-    return _show_gpus(map(str, cluster.local_devices[local]), _platforms(cluster.env))
-
-
-def split_devices(
-    cluster: Cluster, host: int, gpus: int, env: Mapping[str, str], kind: str | None = None
-) -> list[dict[str, str]]:
-    """What each process of a host is told about its GPUs, once they are counted; one process takes all of them.
-
-    `env` is what the processes would see otherwise: where it says which GPUs are visible, those are split. `kind` is
-    that of the GPUs, as JAX_PLATFORMS names it.
-    """
-    processes, platforms = cluster.hosts[host].processes, _platforms(env)
-    visible = _visible_gpus(gpus, env, kind or next((kind for kind in VISIBLE_GPUS if kind in platforms), None))
-    for_cpu = not platforms & GPU_PLATFORMS if platforms else not visible
-    if processes == 1 or cluster.local_devices != "auto" or for_cpu:
-        return [{} for _ in range(processes)]
-    each, left = divmod(len(visible), processes)
-    if left or not each:
-        is_here = cluster.transport == "local"
-        raise UsageError(_explain_uneven(cluster.hosts[host], len(visible), env, is_here))
-    return [_show_gpus(visible[each * local :][:each], platforms) for local in range(processes)]
-
-
-def _platforms(env: Mapping[str, str]) -> set[str]:
-    return set(env.get(PLATFORMS, "").split(",")) - {""}
-
-
-def _visible_gpus(gpus: int, env: Mapping[str, str], kind: str | None) -> list[str]:
-    """Names the driver knows: its own numbers, or what a variable lists already, up to the -1 that ends such a list."""
-    listed = _listed_gpus(env, kind)
-    names = map(str, range(gpus)) if listed is None else map(str.strip, listed.split(","))
-    return list(itertools.takewhile(lambda name: name and not name.startswith("-"), names))[:gpus]
-
-
-def _listed_gpus(env: Mapping[str, str], kind: str | None) -> str | None:
-    """HIP takes CUDA's variable where its own says nothing, and an empty one says nothing to it."""
-    cuda, hip = (env.get(VISIBLE_GPUS[each]) for each in ("cuda", "rocm"))
-    if kind == "cuda":
-        return cuda
-    if kind == "rocm":
-        return hip or cuda or None
-    return cuda if cuda is not None else hip
-
-
-def _show_gpus(names: Iterable[str], platforms: set[str]) -> dict[str, str]:
-    # Not JAX_LOCAL_DEVICE_IDS: jax looks at it in initialize() alone, so a script that does without would take every
-    # GPU, and so would TensorFlow or PyTorch beside jax. And not both: jax would count among the visible ones.
-    # Where the maker is not named both get told; each reads its own variable.
-    shown = ",".join(names)
-    meant = [name for platform, name in VISIBLE_GPUS.items() if platform in platforms]
-    return {name: shown for name in meant or VISIBLE_GPUS.values()}
-
-
-def _explain_uneven(host: Host, gpus: int, env: Mapping[str, str], is_here: bool) -> str:
-    if not gpus:
-        return f"{host.address}: found no GPUs, but {PLATFORMS} is {env[PLATFORMS]}; is the driver loaded there?"
-    fit = [str(count) for count in range(1, gpus + 1) if gpus % count == 0]
-    wanted = f"processes_per_host to be one of {', '.join(fit)}" if len(fit) > 1 else "processes_per_host to be 1"
-    found = f"{gpus} {'GPU' if gpus == 1 else 'GPUs'} for {host.processes} processes"
-    if is_here:
-        count = f"one of {', '.join(fit)}" if len(fit) > 1 else "1"
-        return f"{host.address}: found {found}, wanted {count}, or {PLATFORMS}=cpu (or --devices D) to simulate on CPU"
-    return f"{host.address}: found {found}, wanted {wanted}, or local_devices to list the GPUs of each process"
+    return show_gpus(map(str, cluster.local_devices[local]), split_platforms(cluster.env.get(PLATFORMS)))
 
 
 def describe_devices(plan: Plan) -> str:
@@ -171,7 +118,7 @@ def describe_devices(plan: Plan) -> str:
         if plan.cluster.local_devices != "auto":
             return ", GPUs as listed in local_devices"
         each, gpus = plan.gpus.count // count, plan.gpus.count
-        return f", {each} of {gpus} GPUs each" if count > 1 else f", {gpus} {'GPU' if gpus == 1 else 'GPUs'}"
+        return f", {each} of {gpus} GPUs each" if count > 1 else f", {count_things(gpus, 'GPU')}"
     if (platforms := plan.env.get(PLATFORMS)) != "cpu":
         return f", {PLATFORMS}={platforms}" if platforms else ", on what jax finds"
     devices = plan.env.get(NUM_CPU_DEVICES)
@@ -188,7 +135,7 @@ def plan_json(plan: Plan) -> dict[str, Any]:
         "coordinator": {
             "process_id": 0,
             "host": cluster.hosts[0].address,
-            "address": plan.coordinators[0],
+            "address": plan.coordinator_hint,
             "port": None,
         },
         "argv": plan.argv(),
@@ -218,28 +165,28 @@ def plan_table(plan: Plan) -> str:
     hosts, count = len(cluster.hosts), len(plan.processes)
     facts = {
         "cluster": f"{cluster.name} (transport {cluster.transport})",
-        "processes": f"{count} on {hosts} {'host' if hosts == 1 else 'hosts'}",
+        "processes": f"{count} on {count_things(hosts, 'host')}",
         "runs": " ".join(plan.argv()),
-        "coordinator": f"process 0 at {_say_where(cluster)}, on a port its agent reserves",
+        "coordinator": f"process 0 at {_coordinator_text(cluster)}, on a port its agent reserves",
         "environment": " ".join(f"{name}={value}" for name, value in plan.env.items())
         or "nothing beside the host's own",
         "secrets": " ".join(f"{name}=[redacted]" for name in cluster.secrets) or "none",
-        "stopping": f"{cluster.grace:g} s when asked to; {_say_who_goes_on(cluster)}",
+        "stopping": f"{cluster.grace:g} s when asked to; {_after_failure_text(cluster)}",
     }
     head = [f"{name + ':':<13}{value}" for name, value in facts.items()]
-    return "\n".join([*head, "", *_rows(plan)])
+    return "\n".join([*head, "", *_process_rows(plan)])
 
 
-def _say_who_goes_on(cluster: Cluster) -> str:
+def _after_failure_text(cluster: Cluster) -> str:
     return "the others go on when one fails" if cluster.keep_going else "all when one fails"
 
 
-def _say_where(cluster: Cluster) -> str:
+def _coordinator_text(cluster: Cluster) -> str:
     undecided = f"an address of {cluster.hosts[0].address} that is chosen when the hosts have answered"
     return _fixed_coordinator(cluster) or undecided
 
 
-def _rows(plan: Plan) -> list[str]:
+def _process_rows(plan: Plan) -> list[str]:
     titles = ("process", "host", "local", "python", "start", "own environment")
     rows = [titles]
     for process in plan.processes:

@@ -13,9 +13,9 @@ import pytest
 from apart import drop_rights, fail_apart
 from conftest import LAUNCH, Launch, Script, clean_env
 
-from hostmesh.launcher.cli import JOB_OPTIONS
-from hostmesh.launcher.cluster.file import Job
+from hostmesh.launcher.cluster.model import Job
 from hostmesh.launcher.job import check_job
+from hostmesh.launcher.options import JOB_OPTIONS
 from hostmesh.worker.job.settings import make_parser
 
 
@@ -137,7 +137,7 @@ def test_a_read_only_runs_folder(open_folder: Path) -> None:
     script.write_text("open('started', 'w')")
     become_somebody = "os.setuid(65534)" if os.getuid() == 0 else "pass"
     code = (
-        "import os, sys\nfrom hostmesh.launcher import cli, job, launch, plan\n"
+        "import os, sys\nfrom hostmesh.launcher import cli, launch, start\n"
         f"cli.build_parser()\n{become_somebody}\nsys.exit(cli.launch(sys.argv[1:]))\n"
     )
     command = [sys.executable, "-P", "-c", code, "--runs", str(runs), "--local", "2", str(script)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hostmesh.launcher.cluster.file import Cluster, Host, Job
+from hostmesh.launcher.cluster.model import Cluster, Host, Job
 from hostmesh.launcher.plan import make_plan
 from hostmesh.launcher.supervisor.coordinator import Coordinator
 from hostmesh.launcher.wire import Reach, Reserve

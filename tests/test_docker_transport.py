@@ -10,7 +10,7 @@ from threading import Thread
 import pytest
 from docker_cluster import HOSTS, DockerCluster, lend_cluster, start_cluster  # noqa: F401
 
-from hostmesh.launcher.cluster.file import Host
+from hostmesh.launcher.cluster.model import Host
 from hostmesh.launcher.errors import Unreachable
 from hostmesh.launcher.transports.docker import DockerStream, exec_argv
 

@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 from conftest import Launch, await_true, clean_env, is_alive
 
-from hostmesh.launcher.cluster.file import Host, Ssh, read_cluster
+from hostmesh.launcher.cluster.file import read_cluster
 from hostmesh.launcher.cluster.gcloud import Endpoint, TpuPod, find_endpoints
+from hostmesh.launcher.cluster.model import Host, Ssh
 from hostmesh.launcher.errors import ClusterError, UsageError
 
 CONFIGS = Path(__file__).parent.parent / "cluster_configs"

@@ -34,9 +34,9 @@ def test_a_line_that_all_have_said_does_not_wait() -> None:
         assert not merger.take()
         merger.add(process_id, ["up", f"number {process_id}"], range(3), 0.0)
     assert [(ids, lines) for ids, lines in merger.take()] == [((0, 1, 2), ["up"])]
-    merger.keep_time(WINDOW / 2)
+    merger.release_old(WINDOW / 2)
     assert not merger.take() and merger.due == WINDOW
-    merger.keep_time(WINDOW)
+    merger.release_old(WINDOW)
     assert [ids for ids, _ in merger.take()] == [(0,), (1,), (2,)] and merger.due is None
 
 
@@ -129,7 +129,7 @@ def test_nothing_is_lost_doubled_late_or_out_of_order() -> None:
                 merger.pass_on(process_id, lines)
             else:
                 merger.add(process_id, lines, range(processes), now)
-            merger.keep_time(now)
+            merger.release_old(now)
             for each, its_lines in unfold(merger).items():
                 shown[each] += its_lines
             for each, times in when.items():

@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 from conftest import REPO
 
-from hostmesh.launcher.accelerators import pick_gpus
-from hostmesh.launcher.cluster.file import Cluster, Host, Job, local_cluster, read_cluster
+from hostmesh.launcher.accelerators import pick_gpus, split_devices
+from hostmesh.launcher.cluster.file import read_cluster
+from hostmesh.launcher.cluster.local import local_cluster
+from hostmesh.launcher.cluster.model import Cluster, Host, Job
 from hostmesh.launcher.errors import UsageError
-from hostmesh.launcher.plan import make_plan, plan_json, plan_table, split_devices
+from hostmesh.launcher.plan import make_plan, plan_json, plan_table
 from hostmesh.launcher.supervisor.startup import own_settings
 from hostmesh.worker.identity import Identity
 
@@ -35,9 +37,9 @@ def test_process_ids_are_dense_and_follow_the_hosts() -> None:
 
 
 def test_the_coordinator_is_process_0_at_an_address_others_reach() -> None:
-    assert make_plan(local_cluster(2), JOB).coordinators == ("127.0.0.1",)
-    assert make_plan(TWO_HOSTS, JOB).coordinators == ("a",)
-    assert make_plan(TURNED, JOB).coordinators == ("10.0.0.2",)
+    assert make_plan(local_cluster(2), JOB).coordinator_hint == "127.0.0.1"
+    assert make_plan(TWO_HOSTS, JOB).coordinator_hint == "a"
+    assert make_plan(TURNED, JOB).coordinator_hint == "10.0.0.2"
 
 
 def test_an_ipv6_coordinator_gets_brackets() -> None:

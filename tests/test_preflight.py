@@ -14,10 +14,13 @@ from typing import Any
 import pytest
 from conftest import clean_env
 
-from hostmesh.launcher.cluster.file import Cluster, Host, read_cluster
+from hostmesh.launcher.cluster.file import read_cluster
 from hostmesh.launcher.cluster.host_names import drop_domain, join_names, shorten_names
+from hostmesh.launcher.cluster.model import Cluster, Host
+from hostmesh.launcher.preflight.differences import find_difference
 from hostmesh.launcher.preflight.proxies import except_address, find_capturing
-from hostmesh.launcher.preflight.report import COLUMNS, Finding, HostReports, draw_table, judge, judge_run
+from hostmesh.launcher.preflight.report import COLUMNS, Finding, HostReports, judge, judge_run
+from hostmesh.launcher.preflight.table import draw_table
 
 CUDA, HIP = "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"
 HOSTS = ["gpu-a", "gpu-b", "gpu-c", "gpu-d"]
@@ -69,7 +72,7 @@ def judge_odd(odd: dict[str, Any], usual: dict[str, Any] | None = None, **more: 
 
 
 def test_good_hosts_are_fine_in_every_column() -> None:
-    look = HostReports(
+    reports = HostReports(
         HOSTS,
         {host: facts() for host in range(4)},
         offsets=dict.fromkeys(range(4), (0.01, 0.02)),
@@ -77,7 +80,7 @@ def test_good_hosts_are_fine_in_every_column() -> None:
         processes=[2] * 4,
         coordinator="10.0.0.9",
     )
-    findings = judge(look)
+    findings = judge(reports)
     assert {finding.level for finding in findings} == {"ok"}
     assert {(finding.host, finding.check) for finding in findings} == {(h, c) for h in range(4) for c in COLUMNS}
 
@@ -191,7 +194,26 @@ def test_what_serves_accelerators_is_compared_where_they_are() -> None:
     assert judge_odd({"python__packages__libtpu": "0.0.30"}) == []
 
 
-def test_a_tie_names_both_groups_and_where_to_mend() -> None:
+@pytest.mark.parametrize(
+    ("values", "majority", "odd", "is_tie"),
+    [
+        ([], None, (), False),
+        (["1.0", "1.0"], "1.0", (), False),
+        (["1.0", "2.0", "1.0"], "1.0", (1,), False),
+        ([None, None, "2.0"], None, (2,), False),
+        (["0.9.1", "0.10.2"], "0.10.2", (0,), True),
+        (["1.0", None], "1.0", (1,), True),
+    ],
+)
+def test_a_difference_has_a_majority_and_odd_hosts(
+    values: list[str | None], majority: str | None, odd: tuple[int, ...], is_tie: bool
+) -> None:
+    difference = find_difference(dict(enumerate(values)))
+    assert (difference.majority, difference.odd, difference.is_tie) == (majority, odd, is_tie)
+    assert difference.concerned == (tuple(range(len(values))) if is_tie else odd)
+
+
+def test_a_tie_names_both_groups_and_where_to_fix() -> None:
     found = {host: facts(**({"python__packages__jax": "0.9.1"} if host < 2 else {})) for host in range(4)}
     findings = [finding for finding in judge(HostReports(HOSTS, found)) if finding.level != "ok"]
     assert [finding.host for finding in findings] == [0, 1, 2, 3]
@@ -233,8 +255,9 @@ def test_a_lock_that_libtpu_cannot_open_is_a_failure_unless_somebody_holds_the_t
 
 def test_gpus_must_divide_evenly_between_processes() -> None:
     (finding,) = (each for each in judge_odd({"devices__cuda": 6}, {"devices__cuda": 6}, processes=[4] * 4)[:1])
-    assert finding.message == "6 GPUs cannot be split evenly between 4 processes"
-    assert "processes_per_host: to 1 or 2 or 3 or 6" in finding.fix
+    assert finding.message == "found 6 GPUs for 4 processes"
+    wanted = "wanted processes_per_host to be one of 1, 2, 3, 6, or local_devices to list the GPUs of each process"
+    assert finding.fix == wanted
     assert judge_odd({}, processes=[4] * 4) == []
     assert judge_odd(CPU, CPU, processes=[3] * 4) == []
 
@@ -259,11 +282,11 @@ def test_a_clock_is_compared_with_what_most_clocks_say(offsets: list[float], lev
     assert {f.host: f.level for f in findings if f.check == "clock" and f.level != "ok"} == levels
 
 
-def test_hosts_that_answer_late_are_not_told_to_mend_their_clocks() -> None:
+def test_hosts_that_answer_late_are_not_told_to_fix_their_clocks() -> None:
     """All of them have the right time, and looked at their clocks at the beginning or at the end of a long wait."""
     late = {0: (-14.0, 15.0), 1: (-13.0, 14.0), 2: (-12.0, 14.0), 3: (15.0, 15.0)}
-    look = HostReports(HOSTS, dict.fromkeys(range(4), {"time": 1.0}), offsets=late)
-    assert {finding.level for finding in judge(look) if finding.check == "clock"} == {"ok"}
+    reports = HostReports(HOSTS, dict.fromkeys(range(4), {"time": 1.0}), offsets=late)
+    assert {finding.level for finding in judge(reports) if finding.check == "clock"} == {"ok"}
 
 
 def test_an_offset_that_the_way_there_may_explain_is_none() -> None:
@@ -305,7 +328,7 @@ def test_hosts_that_are_one_machine_may_know_themselves_as_loopback() -> None:
 
 
 def test_with_sync_other_code_is_no_problem_but_edits_on_a_host_are_told() -> None:
-    look = HostReports(
+    reports = HostReports(
         HOSTS,
         {
             0: facts(code={"digest": "1", "synced": "abcdef123", "changed": []}),
@@ -316,7 +339,7 @@ def test_with_sync_other_code_is_no_problem_but_edits_on_a_host_are_told() -> No
         syncs=True,
         code="abcdef123",
     )
-    code = [finding for finding in judge(look) if finding.check == "code"]
+    code = [finding for finding in judge(reports) if finding.check == "code"]
     assert [(each.level, each.cell) for each in code] == [
         *(("ok", "abcdef1"), ("ok", "to sync"), ("ok", "to sync")),
         ("warning", "changed"),
@@ -331,8 +354,8 @@ def test_a_port_that_cannot_be_reached_is_told_with_its_problem() -> None:
 
 
 def test_a_proxy_in_the_way_is_fine_since_a_run_goes_past_it() -> None:
-    look = HostReports(HOSTS[:1], {0: facts(proxies={"https_proxy": "http://proxy:3128"})}, coordinator="10.0.0.9")
-    (finding,) = (each for each in judge(look) if each.check == "proxy")
+    reports = HostReports(HOSTS[:1], {0: facts(proxies={"https_proxy": "http://proxy:3128"})}, coordinator="10.0.0.9")
+    (finding,) = (each for each in judge(reports) if each.check == "proxy")
     assert finding.level == "ok" and "https_proxy=http://proxy:3128 would take connections" in finding.message
     assert finding.message.endswith("a run adds that to no_proxy of its processes")
 
@@ -353,13 +376,13 @@ def test_what_was_excepted_from_a_proxy_before_stays_so(env: dict[str, str], wan
 
 
 def test_of_an_unreachable_host_nothing_else_is_said() -> None:
-    look = HostReports(HOSTS, {0: facts()}, unreachable={1: "connection refused"}, offsets={1: (99.0, 0.0)})
-    assert [finding.check for finding in judge(look) if finding.host == 1] == ["reachable"]
+    reports = HostReports(HOSTS, {0: facts()}, unreachable={1: "connection refused"}, offsets={1: (99.0, 0.0)})
+    assert [finding.check for finding in judge(reports) if finding.host == 1] == ["reachable"]
 
 
 def test_facts_that_are_absent_give_no_finding() -> None:
-    look = HostReports(HOSTS[:2], {0: {}, 1: {"time": 0.0, "platforms": "tpu"}})
-    assert {finding.check for finding in judge(look)} == {"reachable"}
+    reports = HostReports(HOSTS[:2], {0: {}, 1: {"time": 0.0, "platforms": "tpu"}})
+    assert {finding.check for finding in judge(reports)} == {"reachable"}
 
 
 def test_before_a_run_only_problems_are_told() -> None:
@@ -476,8 +499,8 @@ def test_only_a_domain_that_all_share_is_dropped() -> None:
 # The table.
 
 
-def draw(look: HostReports) -> str:
-    return draw_table(look.hosts, judge(look))
+def draw(reports: HostReports) -> str:
+    return draw_table(reports.hosts, judge(reports))
 
 
 def test_hosts_that_are_all_fine_are_one_row() -> None:
@@ -508,8 +531,8 @@ def test_one_bad_host_among_many_stands_out() -> None:
 
 def test_failures_come_before_warnings_and_every_host_has_its_row() -> None:
     found = {0: facts(), 1: facts(shared_memory__free=1 << 20), 2: facts(devices__cuda=7)}
-    look = HostReports(HOSTS, found, unreachable={3: "cannot connect\nPermission denied (publickey)"})
-    assert draw(look) == (
+    reports = HostReports(HOSTS, found, unreachable={3: "cannot connect\nPermission denied (publickey)"})
+    assert draw(reports) == (
         "host   up    python  jax     jaxlib  numpy  code     disk  shm     devices   names\n"
         "gpu-a  ok    3.11.7  0.10.2  0.10.2  2.3.5  aa4adc8  ok    ok      8 GPUs    ok\n"
         "gpu-b  ok    3.11.7  0.10.2  0.10.2  2.3.5  aa4adc8  ok    ! 1 MB  8 GPUs    ok\n"
@@ -555,8 +578,8 @@ def test_a_table_fits_100_columns_whatever_is_wrong(seed: int) -> None:
     offsets = {host: (pick.choice([0.0, 0.0, 99.0]), 0.0) for host in found}
     ports = {host: pick.choice([None, None, "no answer"]) for host in found}
     unreachable = {host: "connection refused" for host in range(count) if host not in found}
-    look = HostReports(names, found, unreachable, offsets, ports, coordinator="10.0.0.9")
-    table = draw(look).split("\n\n")[0].splitlines()
+    reports = HostReports(names, found, unreachable, offsets, ports, coordinator="10.0.0.9")
+    table = draw(reports).split("\n\n")[0].splitlines()
     assert max(map(len, table)) <= 100 and len(table) >= 2
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from hostmesh.launcher.cluster.file import Cluster, Host, Job, Sync
+from hostmesh.launcher.cluster.model import Cluster, Host, Job, Sync
 from hostmesh.launcher.errors import UsageError
-from hostmesh.launcher.job import OURS, check_is_synced, find_sync_root, place_job
+from hostmesh.launcher.job import OUR_PACKAGE, check_is_synced, find_sync_root, resolve_job
 
 
 @pytest.fixture(autouse=True)
@@ -29,7 +29,7 @@ def write(folder: Path, *names: str) -> None:
 
 def problem(job: Job, source: str | None, here: Path) -> str:
     with pytest.raises(UsageError) as caught:
-        place_job(job, cluster(source), here)
+        resolve_job(cluster(source), job, here)
     return str(caught.value)
 
 
@@ -48,25 +48,25 @@ def problem(job: Job, source: str | None, here: Path) -> str:
 def test_a_script_is_named_from_the_synced_folder(tmp_path: Path, source: str, script: str, placed: str) -> None:
     here = tmp_path / "here"
     write(here, "train.py", "src/run.py", "src/a'; echo foo/tr ain\n.py", "../home/code/job.py")
-    assert place_job(Job(script=script, args=("x",)), cluster(source), here) == Job(script=placed, args=("x",))
+    assert resolve_job(cluster(source), Job(script=script, args=("x",)), here) == Job(script=placed, args=("x",))
 
 
 def test_an_absolute_script_is_named_from_the_synced_folder(tmp_path: Path) -> None:
     write(tmp_path, "src/run.py")
-    assert place_job(Job(script=f"{tmp_path}/src/run.py"), cluster("src"), tmp_path).script == "run.py"
+    assert resolve_job(cluster("src"), Job(script=f"{tmp_path}/src/run.py"), tmp_path).script == "run.py"
 
 
 def test_links_on_the_way_to_the_synced_folder_do_not_matter(tmp_path: Path) -> None:
     write(tmp_path, "real/src/run.py")
     (tmp_path / "here").symlink_to("real")
-    assert place_job(Job(script="src/run.py"), cluster("."), tmp_path / "here").script == "src/run.py"
-    assert place_job(Job(script=f"{tmp_path}/real/src/run.py"), cluster("src"), tmp_path / "here").script == "run.py"
+    assert resolve_job(cluster("."), Job(script="src/run.py"), tmp_path / "here").script == "src/run.py"
+    assert resolve_job(cluster("src"), Job(script=f"{tmp_path}/real/src/run.py"), tmp_path / "here").script == "run.py"
 
 
 def test_a_script_that_is_a_link_keeps_its_own_name(tmp_path: Path) -> None:
     write(tmp_path, "versions/train-2.py")
     (tmp_path / "train.py").symlink_to("versions/train-2.py")
-    assert place_job(Job(script="train.py"), cluster("."), tmp_path).script == "train.py"
+    assert resolve_job(cluster("."), Job(script="train.py"), tmp_path).script == "train.py"
 
 
 def test_a_script_outside_the_synced_folder_is_refused(tmp_path: Path) -> None:
@@ -98,16 +98,17 @@ def test_a_synced_module_that_would_hide_ours_is_refused(tmp_path: Path, name: s
     assert problem(Job(module="m"), "src", tmp_path).startswith(hides)
     assert problem(Job(script="src/run.py"), "src", tmp_path).startswith(hides)
     # Python looks beside the script, and not where it is started.
-    assert place_job(Job(script="src/deep/run.py"), cluster("src"), tmp_path).script == "deep/run.py"
+    assert resolve_job(cluster("src"), Job(script="src/deep/run.py"), tmp_path).script == "deep/run.py"
 
 
 def test_a_module_beside_launch_but_not_synced_hides_nothing(tmp_path: Path) -> None:
     write(tmp_path, "hostmesh.py", "src/m.py")
-    assert place_job(Job(module="m"), cluster("src"), tmp_path) == Job(module="m")
+    assert resolve_job(cluster("src"), Job(module="m"), tmp_path) == Job(module="m")
 
 
 def test_our_own_source_may_be_synced() -> None:
-    assert place_job(Job(module="hostmesh.worker"), cluster("."), OURS) == Job(module="hostmesh.worker")
+    job = Job(module="hostmesh.worker")
+    assert resolve_job(cluster("."), job, OUR_PACKAGE.parents[1]) == job
 
 
 @pytest.mark.parametrize(
@@ -115,12 +116,12 @@ def test_our_own_source_may_be_synced() -> None:
 )
 def test_without_sync_the_job_is_the_hosts_own(tmp_path: Path, job: Job) -> None:
     write(tmp_path, "hostmesh.py")
-    assert place_job(job, cluster(None), tmp_path) is job
+    assert resolve_job(cluster(None), job, tmp_path) is job
 
 
 def test_a_command_is_left_alone(tmp_path: Path) -> None:
     job = Job(command=("./simulate", "--fast"))
-    assert place_job(job, cluster("."), tmp_path) is job
+    assert resolve_job(cluster("."), job, tmp_path) is job
 
 
 def test_a_script_that_sync_leaves_out_is_refused() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from conftest import REPO, Launch, Script, clean_env
 
-from hostmesh.launcher.cluster.file import Host
+from hostmesh.launcher.cluster.model import Host
 from hostmesh.launcher.errors import Unreachable
 from hostmesh.launcher.supervisor.channel import Channel, Ended
 from hostmesh.launcher.transports.docker import DockerStream

@@ -15,7 +15,8 @@ from test_agent import SlowStream
 
 from hostmesh.launcher.agent.process_tree import MARK
 from hostmesh.launcher.bundle import pack_agent, pack_code
-from hostmesh.launcher.cluster.file import Job, local_cluster
+from hostmesh.launcher.cluster.local import local_cluster
+from hostmesh.launcher.cluster.model import Job
 from hostmesh.launcher.output.events import EventLog
 from hostmesh.launcher.output.run_folder import Run
 from hostmesh.launcher.output.screen import Screen

@@ -21,7 +21,7 @@ from conftest import await_true, clean_env, is_alive
 from sshd import Sshd, fingerprint_of, free_port, make_key, needs_sshd, public_half
 
 from hostmesh.launcher import wire
-from hostmesh.launcher.cluster.file import Host, Ssh
+from hostmesh.launcher.cluster.model import Host, Ssh
 from hostmesh.launcher.errors import Unreachable
 from hostmesh.launcher.transports.ssh.stream import SshStream, open_ssh_streams, quote_for_any_shell
 
@@ -126,7 +126,7 @@ def refusal(stream: SshStream) -> str:
 
 OPEN_ONE = """
 import sys
-from hostmesh.launcher.cluster.file import Host, Ssh
+from hostmesh.launcher.cluster.model import Host, Ssh
 from hostmesh.launcher.errors import Unreachable
 from hostmesh.launcher.transports.ssh.stream import open_ssh_streams
 [stream] = open_ssh_streams([Host("127.0.0.1", 1, port=int(sys.argv[2]))], Ssh(config=sys.argv[1]), [["cat"]])
@@ -706,7 +706,7 @@ def test_a_connection_under_way_does_not_hold_up_the_end(sshd: Sshd, listen: Lis
         OPEN_ONE
         + """
 import time
-stream._settled.wait(1.5)
+stream._connect_ended.wait(1.5)
 print(time.time())
 """
     )

@@ -37,7 +37,7 @@ class Endpoint(NamedTuple):
 
 def find_endpoints(pod: TpuPod, timeout: float = TIMEOUT) -> tuple[Endpoint, ...]:
     """In the order of networkEndpoints, which is that of the worker numbers."""
-    node = _parse(pod, _ask(pod, timeout))
+    node = _parse(pod, _run_gcloud(pod, timeout))
     _check_state(pod, node)
     entries = node.get("networkEndpoints")
     if not isinstance(entries, list) or not entries:
@@ -56,7 +56,7 @@ def describe_argv(pod: TpuPod) -> list[str]:
     return [*what, f"--zone={pod.zone}", *project, "--format=json"]
 
 
-def _ask(pod: TpuPod, timeout: float) -> str:
+def _run_gcloud(pod: TpuPod, timeout: float) -> str:
     import subprocess  # here, because few clusters need it and every start would pay for it
 
     pipe, argv = subprocess.PIPE, describe_argv(pod)
@@ -70,8 +70,8 @@ def _ask(pod: TpuPod, timeout: float) -> str:
             text=True,
             errors="replace",
             start_new_session=True,
-        ) as asked:
-            out, err = _await(asked, timeout)
+        ) as process:
+            out, err = _communicate(process, timeout)
     except FileNotFoundError:
         fix = "install the Google Cloud CLI and log in (gcloud auth login), or list the addresses of the hosts"
         raise UsageError(f"{pod}: found no gcloud command on PATH; {fix}") from None
@@ -80,28 +80,28 @@ def _ask(pod: TpuPod, timeout: float) -> str:
     except subprocess.TimeoutExpired:
         tried = f"try it yourself: {' '.join(argv)}"
         raise UsageError(f"{pod}: gcloud gave no answer within {timeout:g} s; {tried}") from None
-    if asked.returncode != 0:
-        raise UsageError("\n  ".join([f"{pod}: gcloud exited with {asked.returncode}", *_last_lines(err)]))
+    if process.returncode != 0:
+        raise UsageError("\n  ".join([f"{pod}: gcloud exited with {process.returncode}", *_last_lines(err)]))
     return out
 
 
-def _await(asked: Any, timeout: float) -> tuple[str, str]:
+def _communicate(process: Any, timeout: float) -> tuple[str, str]:
     import contextlib
     import os
     import signal
 
     try:
-        out, err = asked.communicate(timeout=timeout)
+        out, err = process.communicate(timeout=timeout)
     except BaseException:
         # gcloud is a shell script, and its Python a child of that: end the whole group.
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(asked.pid, signal.SIGKILL)
+            os.killpg(process.pid, signal.SIGKILL)
         raise
     return out, err
 
 
 def _last_lines(text: str) -> list[str]:
-    """From the last line that says ERROR on: what to do, or many lines of details, follow it."""
+    """The last line that says ERROR and some of what follows it: what to do, or details. Else the last lines."""
     lines = ["".join(c if c.isprintable() else " " for c in line).rstrip()[:300] for line in text.splitlines()]
     said = [line for line in lines if line] or ["it said nothing about why"]
     errors = [number for number, line in enumerate(said) if line.startswith("ERROR:")]
@@ -130,10 +130,10 @@ def _check_state(pod: TpuPod, node: dict[str, Any]) -> None:
 
 
 def _read_addresses(pod: TpuPod, entries: list[Any], keys: tuple[str, ...], wanted: str) -> list[str]:
-    found = [_read_address(entry, keys) for entry in entries]
-    if missing := [str(worker) for worker, address in enumerate(found) if address is None]:
+    addresses = [_read_address(entry, keys) for entry in entries]
+    if missing := [str(worker) for worker, address in enumerate(addresses) if address is None]:
         raise UsageError(f"{pod}: found none for worker {', '.join(missing)}, wanted {wanted}")
-    return [address for address in found if address is not None]
+    return [address for address in addresses if address is not None]
 
 
 def _read_address(entry: Any, keys: tuple[str, ...]) -> str | None:

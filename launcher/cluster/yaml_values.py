@@ -18,19 +18,19 @@ MAX_ITEMS = 10_000
 class Problems:
     def __init__(self, path: str) -> None:
         self.path = path
-        self.found: list[tuple[int, str]] = []
+        self.entries: list[tuple[int, str]] = []
 
     def add(self, line: int, text: str) -> None:
-        self.found.append((line, text))
-        if len(self.found) == MAX_PROBLEMS:
+        self.entries.append((line, text))
+        if len(self.entries) == MAX_PROBLEMS:
             self.stop(line, f"found {MAX_PROBLEMS} problems and read no further")
 
     def stop(self, line: int, text: str) -> NoReturn:
-        self.found.append((line, text))
+        self.entries.append((line, text))
         raise self.error() from None
 
     def error(self) -> ClusterError:
-        in_order = sorted(self.found, key=lambda problem: problem[0])
+        in_order = sorted(self.entries, key=lambda problem: problem[0])
         return ClusterError([f"{self.path}:{line}: {text}" for line, text in in_order])
 
 
@@ -51,7 +51,7 @@ def read_text(path: str) -> str:
 
 
 def compose(text: str, problems: Problems) -> Any:
-    """Nodes, not objects: they know their lines, obey no tags, and share what an alias would copy."""
+    """The text as YAML nodes instead of objects: nodes know their lines, obey no tags, and do not copy aliases."""
     import yaml  # here, because `--local` needs no YAML and starts sooner without it
 
     try:
@@ -70,7 +70,7 @@ def compose(text: str, problems: Problems) -> Any:
 
 
 TEXT, WHOLE, NUMBER, BOOLEAN, NOTHING = "text", "a whole number", "a number", "a boolean", "nothing"
-_KINDS = {
+_KIND_OF_TAG = {
     "str": TEXT,
     "int": WHOLE,
     "float": NUMBER,
@@ -82,7 +82,7 @@ _KINDS = {
 
 @dataclass(frozen=True)
 class Value:
-    """A YAML node, the name of its place such as hosts[1].port, and where its problems go."""
+    """A YAML node, its name such as hosts[1].port, and the collection of problems that it adds its own to."""
 
     node: Any
     where: str
@@ -97,7 +97,7 @@ class Value:
         if self.node.id != "scalar":
             return {"sequence": "a list", "mapping": "a mapping"}[self.node.id]
         tag = self.node.tag.removeprefix("tag:yaml.org,2002:")
-        return _KINDS.get(tag, f"tagged {_show(tag)}")
+        return _KIND_OF_TAG.get(tag, f"tagged {_show(tag)}")
 
     @property
     def shown(self) -> str:
@@ -129,7 +129,7 @@ class Value:
         return next(value for key, value in self.pairs() if key.node.value == name)
 
     def entries(self, wanted: str) -> Iterator[tuple[str, Value, Value]]:
-        """Name, key and value of each pair whose key is new and text."""
+        """Name, key and value of each pair; keys that are no text or appear again are noted as problems."""
         lines: dict[str, int] = {}
         for key, value in self.pairs() if self.is_a(("a mapping",), wanted) else ():
             name = key.node.value
@@ -206,7 +206,7 @@ def sequence(item: Check, wanted: str, least: int = 0, most: int = MAX_ITEMS) ->
         if not least <= length <= most:
             value.reject(f"{wanted}: {least} to {most} of them", f"{length or 'an empty list'}")
             return None
-        found = tuple(item(value.item(index)) for index in range(length))
-        return None if None in found else found
+        items = tuple(item(value.item(index)) for index in range(length))
+        return None if None in items else items
 
     return check

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-# Not what only says how git shows things, and nothing that runs a program or takes a lock of the repository's.
+# Options that keep git from running a program (fsmonitor) and from taking a lock of the repository.
 STATUS = [
     *("git", "--no-optional-locks", "-c", "core.fsmonitor=false"),
     *("status", "--porcelain=v2", "--branch", "--untracked-files=no", "--ignore-submodules=untracked"),
@@ -17,7 +17,7 @@ STATUS = [
 # Set inside git's own hooks, where they would name another repository.
 MISLEADING = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX")
 
-LOOK_EVERY = 0.1
+POLL_EVERY = 0.1
 
 
 class Checkout(NamedTuple):
@@ -26,8 +26,10 @@ class Checkout(NamedTuple):
 
 
 def find_checkout(folder: str | Path, timeout: float, enough: threading.Event | None = None) -> Checkout | None:
-    """None without git, without a repository or a commit there, and when the answer takes too long: longer than
-    `timeout`, or than until somebody has had `enough`."""
+    """The commit that a folder is at; None without git, without a repository or a commit there.
+
+    Also None when git takes longer than `timeout` seconds, or is not done when `enough` is set.
+    """
     env = {name: value for name, value in os.environ.items() if name not in MISLEADING}
     try:
         git = subprocess.Popen(
@@ -44,11 +46,11 @@ def find_checkout(folder: str | Path, timeout: float, enough: threading.Event | 
     deadline = time.monotonic() + timeout
     while True:
         try:
-            output, _ = git.communicate(timeout=LOOK_EVERY)
+            output, _ = git.communicate(timeout=POLL_EVERY)
             return _parse(output.decode("utf-8", "replace")) if git.returncode == 0 else None
         except subprocess.TimeoutExpired:
             if time.monotonic() > deadline or (enough is not None and enough.is_set()):
-                git.kill()  # and not waited for: on a hung disk even that takes for ever
+                git.kill()  # without waiting for its end, which never comes on a hung disk
                 return None
 
 

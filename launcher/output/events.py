@@ -1,4 +1,4 @@
-"""The story of a run, one JSON line an event: to its folder, and to stdout when asked for."""
+"""The events of a run, one JSON line each: written to its folder, and to stdout when asked for."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hostmesh.launcher.output.run_folder import Run
 
 
 class EventLog:
-    """Adding never raises: the first error is told by `note`, and later events are tried all the same."""
+    """Adding an event never raises: the first error is passed to `note`, and later events are tried all the same."""
 
     def __init__(self, run: Run, stdout: TextIO | None = None, note: Callable[[str], None] = lambda _: None) -> None:
         self._hidden = run.hidden
@@ -23,11 +23,11 @@ class EventLog:
         self._note = note
         self._file: FileIO | None = None
         self._failed = False
-        self._is_cut = False  # a full disk may take half a line
+        self._is_cut = False  # the file ends with half a line, as a full disk leaves it
         try:
             self._file = FileIO(run.events, "ab")
         except OSError as error:
-            self._tell(error)
+            self._note_error(error)
         self._printer = Printer(stdout) if stdout is not None else None
 
     def add(self, event: str, **detail: Any) -> int:
@@ -49,9 +49,9 @@ class EventLog:
                 rest = rest[self._file.write(rest) :]
                 self._is_cut = bool(rest)
         except OSError as error:  # a full disk is no reason to end a run
-            self._tell(error)
+            self._note_error(error)
 
-    def _tell(self, error: OSError) -> None:
+    def _note_error(self, error: OSError) -> None:
         if not self._failed:
             self._failed = True
             self._note(f"launch: {self._path} cannot be written: {error.strerror}; the run goes on")
@@ -61,7 +61,7 @@ class EventLog:
             if self._file is not None:
                 self._file.close()
         except OSError as error:  # network file systems report a full disk only here
-            self._tell(error)
+            self._note_error(error)
         self._file = None
 
     def finish(self, timeout: float) -> bool:

@@ -1,4 +1,4 @@
-"""Lines that several processes say within a moment: shown once, and each process's own lines in their order."""
+"""Merges lines that several processes print within a moment; each process's own lines keep their order."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from hostmesh.launcher.cluster.host_names import join_names
 
 # How long a line is held for the others to say it as well.
 WINDOW = 0.25
-# Of a process that says more nobody could read along: its lines are not held, and cost no time.
+# Nobody can read the lines of a faster process: they are not held, and cost no time.
 MAX_PER_SECOND = 2000
 MAX_HELD = 8 << 20  # bytes or so, of all processes together
 BYTES_A_LINE = 300  # beside its characters
 MAX_LABEL = 24
-# Processes whose lines each wait for another's: more of them are let go as they come.
+# So many processes at most wait for each other's lines in a row; beyond that the order is not kept.
 MAX_CHAIN = 50
 
 # `I1117 05:13:30.104242 139720454048640 saving.py:35] text`: level, time, thread and place, as absl and C++ log them.
@@ -34,7 +34,7 @@ _DIGITS = re.compile(r"\d+")
 
 
 class Shown(NamedTuple):
-    """Lines, and the processes that said every one of them."""
+    """Lines to show, and the processes that printed every one of them."""
 
     ids: tuple[int, ...]
     lines: list[str]
@@ -46,16 +46,16 @@ class _Held(NamedTuple):
 
 
 @dataclass
-class _Voice:
-    """What one process has said lately."""
+class _Backlog:
+    """The lines of one process that are held back, and how fast it prints."""
 
     held: deque[_Held] = field(default_factory=deque)
-    said: int = 0  # lines that were held, and those of them that were let go
-    gone: int = 0
-    second: float = 0.0  # since when this second's lines are counted
-    count: int = 0
+    added: int = 0  # lines that were ever held
+    released: int = 0  # those of them that are not held any more
+    second: float = 0.0  # when the current second began
+    count: int = 0  # lines in it
 
-    def is_chatty(self, more: int, now: float) -> bool:
+    def is_too_fast(self, more: int, now: float) -> bool:
         if now - self.second >= 1:
             self.second, self.count = now, 0
         self.count += more
@@ -63,116 +63,118 @@ class _Voice:
 
 
 class Merger:
-    """Lines go in by process and come out by what was said; nothing waits longer than the window."""
+    """Takes lines process by process and gives them merged; no line is held longer than the window."""
 
     def __init__(self) -> None:
         self.ready: list[Shown] = []
         self.ready_lines = 0
-        self._voices: dict[int, _Voice] = {}
-        self._sayers: dict[str, dict[int, int]] = {}  # by key: who has it held, and how often
-        self._ages: deque[tuple[float, int, int]] = deque()  # when was said what: a process and its line's number
+        self._backlogs: dict[int, _Backlog] = {}
+        self._holders: dict[str, dict[int, int]] = {}  # by key: the processes with such lines held, and how many
+        self._ages: deque[tuple[float, int, int]] = deque()  # when a line came, its process and its number there
         self._held = 0
 
     @property
     def due(self) -> float | None:
-        """When something that is held has waited long enough."""
+        """When the oldest line that is held has waited long enough."""
         return self._ages[0][0] + WINDOW if self._ages else None
 
     def pass_on(self, process_id: int, lines: list[str]) -> None:
-        """Lines that nobody else's are held against."""
+        """Lines that are not compared with those of other processes."""
         if not lines:
             return
-        self._drain_one(process_id)
+        self._release_all_of(process_id)
         self._put((process_id,), lines)
 
     def add(self, process_id: int, lines: list[str], speaking: Collection[int], now: float) -> None:
-        """`speaking` are the processes that may yet say something: a line that all of them have said need not wait."""
+        """`speaking` are the processes that may print more: a line that all of them have printed need not wait."""
         if not lines:
             return
-        voice = self._voices.setdefault(process_id, _Voice())
-        if voice.is_chatty(len(lines), now):
+        backlog = self._backlogs.setdefault(process_id, _Backlog())
+        if backlog.is_too_fast(len(lines), now):
             self.pass_on(process_id, lines)
             return
         for line in lines:
-            self._hold(process_id, voice, line, now)
-        self._let_go_what_all_said(process_id, speaking)
+            self._hold(process_id, backlog, line, now)
+        self._release_what_all_said(process_id, speaking)
         if self._held > MAX_HELD:
             self.drain()
 
-    def keep_time(self, now: float) -> None:
+    def release_old(self, now: float) -> None:
         while self._ages and self._ages[0][0] + WINDOW <= now:
-            self._let_go_oldest()
+            self._release_oldest()
 
     def drain(self) -> None:
-        """All that is held."""
+        """Releases all that is held."""
         while self._ages:
-            self._let_go_oldest()
+            self._release_oldest()
 
     def take(self) -> list[Shown]:
         taken, self.ready, self.ready_lines = self.ready, [], 0
         return taken
 
-    def _hold(self, process_id: int, voice: _Voice, line: str, now: float) -> None:
+    def _hold(self, process_id: int, backlog: _Backlog, line: str, now: float) -> None:
         held = _Held(line, find_key(line, process_id))
-        voice.held.append(held)
-        voice.said += 1
+        backlog.held.append(held)
+        backlog.added += 1
         self._held += len(line) + BYTES_A_LINE
-        sayers = self._sayers.setdefault(held.key, {})
-        sayers[process_id] = sayers.get(process_id, 0) + 1
-        self._ages.append((now, process_id, voice.said))
+        holders = self._holders.setdefault(held.key, {})
+        holders[process_id] = holders.get(process_id, 0) + 1
+        self._ages.append((now, process_id, backlog.added))
 
-    def _let_go_what_all_said(self, process_id: int, speaking: Collection[int]) -> None:
-        held = self._voices[process_id].held
+    def _release_what_all_said(self, process_id: int, speaking: Collection[int]) -> None:
+        held = self._backlogs[process_id].held
         while held and self._is_first_of_all(held[0].key, speaking):
-            self._let_go(process_id, frozenset())
-        while self._ages and self._voices[self._ages[0][1]].gone >= self._ages[0][2]:
+            self._release(process_id, frozenset())
+        while self._ages and self._backlogs[self._ages[0][1]].released >= self._ages[0][2]:
             self._ages.popleft()
 
     def _is_first_of_all(self, key: str, speaking: Collection[int]) -> bool:
-        sayers = self._sayers[key]
-        if len(sayers) < len(speaking):
+        holders = self._holders[key]
+        if len(holders) < len(speaking):
             return False
         return all(self._is_first(each, key) for each in speaking)
 
     def _is_first(self, process_id: int, key: str) -> bool:
-        voice = self._voices.get(process_id)
-        return voice is not None and bool(voice.held) and voice.held[0].key == key
+        backlog = self._backlogs.get(process_id)
+        return backlog is not None and bool(backlog.held) and backlog.held[0].key == key
 
-    def _let_go_oldest(self) -> None:
+    def _release_oldest(self) -> None:
         _, process_id, number = self._ages.popleft()
-        while self._voices[process_id].gone < number:
-            self._let_go(process_id, frozenset())
+        while self._backlogs[process_id].released < number:
+            self._release(process_id, frozenset())
 
-    def _drain_one(self, process_id: int) -> None:
-        voice = self._voices.get(process_id)
-        while voice is not None and voice.held:
-            self._let_go(process_id, frozenset())
+    def _release_all_of(self, process_id: int) -> None:
+        backlog = self._backlogs.get(process_id)
+        while backlog is not None and backlog.held:
+            self._release(process_id, frozenset())
 
-    def _let_go(self, process_id: int, waiting: frozenset[int]) -> None:
-        """The first line that is held of a process, with whoever says the same. What others said before it goes first,
-        unless that in turn waits for a line of a process in `waiting`."""
-        key = self._voices[process_id].held[0].key
+    def _release(self, process_id: int, waiting: frozenset[int]) -> None:
+        """Releases the first line held of a process, merged with the same line of other processes.
+
+        What those printed before it goes first, unless that in turn waits for a line of a process in `waiting`.
+        """
+        key = self._backlogs[process_id].held[0].key
         waiting |= {process_id}
-        for other in sorted(self._sayers[key].keys() - waiting) if len(waiting) <= MAX_CHAIN else ():
-            while key in self._sayers and other in self._sayers[key] and not self._is_first(other, key):
-                self._let_go(other, waiting)
-        # On the way there it may have gone with another line that was the same.
-        ids = tuple(sorted(each for each in self._sayers.get(key, ()) if self._is_first(each, key)))
+        for other in sorted(self._holders[key].keys() - waiting) if len(waiting) <= MAX_CHAIN else ():
+            while key in self._holders and other in self._holders[key] and not self._is_first(other, key):
+                self._release(other, waiting)
+        # Releasing the others' earlier lines may have released this line too.
+        ids = tuple(sorted(each for each in self._holders.get(key, ()) if self._is_first(each, key)))
         texts = [self._pop(each) for each in ids]
         if ids:
             self._put(ids, [join_lines(texts, ids)] if len(ids) > 1 else texts)
 
     def _pop(self, process_id: int) -> str:
-        voice = self._voices[process_id]
-        text, key = voice.held.popleft()
-        voice.gone += 1
+        backlog = self._backlogs[process_id]
+        text, key = backlog.held.popleft()
+        backlog.released += 1
         self._held -= len(text) + BYTES_A_LINE
-        sayers = self._sayers[key]
-        sayers[process_id] -= 1
-        if not sayers[process_id]:
-            del sayers[process_id]
-        if not sayers:
-            del self._sayers[key]
+        holders = self._holders[key]
+        holders[process_id] -= 1
+        if not holders[process_id]:
+            del holders[process_id]
+        if not holders:
+            del self._holders[key]
         return text
 
     def _put(self, ids: tuple[int, ...], lines: list[str]) -> None:
@@ -184,8 +186,8 @@ class Merger:
 
 
 def find_key(line: str, process_id: int) -> str:
-    """A line without what tells processes apart and means nothing: the time at its head, addresses of objects, the
-    process's own number, and what a logger's line says was measured."""
+    """The line without what differs between processes and means nothing: the time at its head, addresses of objects,
+    the process's own number, and what a logger's line says was measured."""
     if logged := _LOGGED.match(line):
         line = logged[1] + _MEASURED.sub("\0", line[logged.end() :])
     elif time := _TIME.match(line):
@@ -196,8 +198,8 @@ def find_key(line: str, process_id: int) -> str:
 
 
 def join_lines(lines: Sequence[str], ids: tuple[int, ...]) -> str:
-    """That of the first, with the numbers of all where it has its own, `process 0-3 of 4`, and `~0.71 s` where theirs
-    are others."""
+    """The line of the first process, with the numbers of all where it has its own (`process 0-3 of 4`), and `~0.71 s`
+    where the others measured something else."""
     line = lines[0]
     if logged := _LOGGED.match(line):
         head, said = line[: logged.end()], line[logged.end() :]

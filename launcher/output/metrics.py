@@ -1,4 +1,4 @@
-"""What processes report of their training: kept as events within a bound, and which of it was not finite."""
+"""The metrics that processes report: kept as events up to a limit, and which of them were not finite."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 
 from hostmesh.launcher import wire
 
-# Bytes of the events of all processes but the first; together they send so little that it takes most of a day at least.
+# Bytes kept of the metrics of all processes but the first. They send so little that this lasts most of a day at least.
 MAX_BYTES_OF_OTHERS = 1 << 30
-MAX_TOLD = 3
+MAX_NAMED = 3
 MAX_NAME = 60
 
 
 @dataclass
 class NotFinite:
-    """Of one name and process: the first step of all, and the one from which on it was so until the end."""
+    """When a metric of one process was not finite: first, and since when without end; None if it recovered."""
 
     first: int
     since: int | None
@@ -26,10 +26,10 @@ class Metrics:
     def __init__(self, keep_all: bool, add: Callable[..., int], note: Callable[[str], None]) -> None:
         self._keep_all, self._add, self._note = keep_all, add, note
         self._left = MAX_BYTES_OF_OTHERS
-        self._found: dict[str, dict[int, NotFinite]] = {}
+        self._not_finite: dict[str, dict[int, NotFinite]] = {}
 
     def note_fact(self, host: str, fact: wire.Fact) -> bool:
-        """Whether the fact was a report, which is dealt with here."""
+        """Keeps a report; returns whether the fact was one."""
         match fact.name, fact.process_id, fact.detail:
             case "metrics", int(process_id), {"reports": list(reports), "changes": list(changes)}:
                 for each in filter(is_report, reports):
@@ -39,7 +39,7 @@ class Metrics:
                 return True
             case "metrics thinned", int(process_id), {"refused": int(refused)} if refused:
                 self._note(f"launch: process {process_id} reported too many names: {refused:,} values were dropped")
-        return fact.name == "metrics" and fact.process_id != 0  # it makes no sense, and there may be much of it
+        return fact.name == "metrics" and fact.process_id != 0  # such a report makes no sense and is dropped
 
     def _keep(self, host: str, process_id: int, detail: dict[str, Any]) -> None:
         if process_id == 0:
@@ -56,25 +56,25 @@ class Metrics:
         self._add(event, host=host, process_id=process_id, detail=detail)
         name, step = change["metric"], change["step"]
         if not change["finite"]:
-            self._found.setdefault(name, {}).setdefault(process_id, NotFinite(step, step)).since = step
-        elif process_id in self._found.get(name, {}):
-            self._found[name][process_id].since = None
+            self._not_finite.setdefault(name, {}).setdefault(process_id, NotFinite(step, step)).since = step
+        elif process_id in self._not_finite.get(name, {}):
+            self._not_finite[name][process_id].since = None
 
     def remarks(self) -> list[str]:
-        """`loss was not finite from step 37 on`, for the first few names."""
-        found = sorted(self.not_finite, key=lambda one: one["step"])
-        told = [tell(one) for one in found[:MAX_TOLD]]
-        more = len(found) - MAX_TOLD
-        return [*told, f"{more} other metrics were not finite either"] if more > 0 else told
+        """A sentence for each of the first few names."""
+        summaries = sorted(self.not_finite, key=lambda summary: summary["step"])
+        texts = [not_finite_text(summary) for summary in summaries[:MAX_NAMED]]
+        more = len(summaries) - MAX_NAMED
+        return [*texts, f"{more} other metrics were not finite either"] if more > 0 else texts
 
     @property
     def not_finite(self) -> list[dict[str, Any]]:
         """By name, and by the first process that has it."""
-        return [describe(name, by_process) for name, by_process in self._found.items()]
+        return [summarise(name, by_process) for name, by_process in self._not_finite.items()]
 
 
 def is_report(value: Any) -> bool:
-    """What a process says about itself may be anything."""
+    """Whether a value is a report as it should be; a process may send anything."""
     match value:
         case {"step": int(), "values": dict()}:
             return True
@@ -88,23 +88,24 @@ def is_change(value: Any) -> bool:
     return False
 
 
-def describe(name: str, by_process: dict[int, NotFinite]) -> dict[str, Any]:
+def summarise(name: str, by_process: dict[int, NotFinite]) -> dict[str, Any]:
     process_id = min(by_process)
-    found = by_process[process_id]
-    is_so_to_the_end = found.since is not None
+    times = by_process[process_id]
+    is_so_to_the_end = times.since is not None
     return {
         "metric": name,
-        "step": found.since if is_so_to_the_end else found.first,
+        "step": times.since if is_so_to_the_end else times.first,
         "until_the_end": is_so_to_the_end,
         "process_id": process_id,
         "processes": len(by_process),
     }
 
 
-def tell(one: dict[str, Any]) -> str:
-    """Which process it was is worth a word where the first one had nothing of the kind."""
-    name = " ".join(one["metric"].split())
+def not_finite_text(summary: dict[str, Any]) -> str:
+    """`loss was not finite from step 37 on`; the process is named unless it is the first one."""
+    name = " ".join(summary["metric"].split())
     name = name if len(name) <= MAX_NAME else name[:MAX_NAME] + "…"
-    who = f" of process {one['process_id']}" if one["process_id"] else ""
-    when = f"from step {one['step']} on" if one["until_the_end"] else f"at times, first at step {one['step']}"
+    who = f" of process {summary['process_id']}" if summary["process_id"] else ""
+    step = summary["step"]
+    when = f"from step {step} on" if summary["until_the_end"] else f"at times, first at step {step}"
     return f"{name}{who} was not finite {when}"

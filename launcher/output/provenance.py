@@ -1,4 +1,4 @@
-"""What was run, where and with which versions: found beside the run, which never waits for it."""
+"""The provenance of a run: its command, commit and versions, found by a thread that the run never waits for."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from hostmesh.launcher.output.run_folder import Run
 from hostmesh.launcher.plan import Plan, plan_json
 
 GIT_TIMEOUT = 10.0
-# At the end of a run that was shorter than the look.
+# Seconds that the end of a run waits for the search, and for it to stop.
 END_TIMEOUT = 0.5
-TO_GIVE_UP = 0.2
+STOP_TIMEOUT = 0.2
 
 
 class Provenance:
-    """`plan.json` has what needs no look from the beginning and the rest once it is known, `result.json` all that is
+    """Writes `plan.json` with what is known at the start, and again once the search is done; `result.json` gets what is
     known at the end. What cannot be found is null."""
 
     def __init__(self, plan: Plan, run: Run, command: Sequence[str]) -> None:
         self._plan, self._run = plan, run
         self._thread: threading.Thread | None = None
         self._enough = threading.Event()
-        self._found: dict[str, Any] = {
+        self._record: dict[str, Any] = {
             "folder": os.getcwd(),
             "command": list(command),
             "code": {"folder": str(code_folder(plan)), "commit": None, "changed": None},
@@ -35,11 +35,11 @@ class Provenance:
         }
 
     def write_plan(self) -> str | None:
-        return self._run.write_json(self._run.plan, {"run": self._run.id, **self._found, **plan_json(self._plan)})
+        return self._run.write_json(self._run.plan, {"run": self._run.id, **self._record, **plan_json(self._plan)})
 
-    def look(self, told: Mapping[str, Any] | None = None) -> None:
-        """To be called when the processes start. `told` is what the first host said about its Python, if asked."""
-        self._thread = threading.Thread(target=self._look, args=(told or {},), name="provenance", daemon=True)
+    def look(self, python: Mapping[str, Any] | None = None) -> None:
+        """Starts the search, once processes start; `python` is what the first host said about its Python, if asked."""
+        self._thread = threading.Thread(target=self._look, args=(python or {},), name="provenance", daemon=True)
         self._thread.start()
 
     def finish(self) -> dict[str, Any]:
@@ -48,29 +48,29 @@ class Provenance:
         assert self._thread is not None
         self._thread.join(END_TIMEOUT)
         self._enough.set()
-        self._thread.join(TO_GIVE_UP)  # what it started ends with it
-        return self._found
+        self._thread.join(STOP_TIMEOUT)  # what it started ends with it
+        return self._record
 
-    def _look(self, told: Mapping[str, Any]) -> None:
-        # Not before: the start of the agents would wait for the import.
+    def _look(self, python: Mapping[str, Any]) -> None:
+        # Imported only here: the start of the agents would wait for the import.
         from hostmesh.launcher.output.checkout import find_checkout
 
-        found = dict(self._found)
-        if (checkout := find_checkout(found["code"]["folder"], GIT_TIMEOUT, self._enough)) is not None:
-            found["code"] = {**found["code"], **checkout._asdict()}
-            self._found = dict(found)
-        found["versions"] = {**found["versions"], **self._find_versions(told)}
-        self._found = found
+        record = dict(self._record)
+        if (checkout := find_checkout(record["code"]["folder"], GIT_TIMEOUT, self._enough)) is not None:
+            record["code"] = {**record["code"], **checkout._asdict()}
+            self._record = dict(record)
+        record["versions"] = {**record["versions"], **self._find_versions(python)}
+        self._record = record
         self.write_plan()
 
-    def _find_versions(self, told: Mapping[str, Any]) -> dict[str, str | None]:
+    def _find_versions(self, python: Mapping[str, Any]) -> dict[str, str | None]:
         """Of process 0's Python and its packages."""
-        if "version" not in told and self._plan.cluster.transport == "local":
-            told = self._ask_python()
-        return {"python": told.get("version"), "jax": (told.get("packages") or {}).get("jax")}
+        if "version" not in python and self._plan.cluster.transport == "local":
+            python = self._ask_python()
+        return {"python": python.get("version"), "jax": (python.get("packages") or {}).get("jax")}
 
     def _ask_python(self) -> Mapping[str, Any]:
-        """Processes on this machine start without anybody's look; now there is time for one."""
+        """Processes on this machine start without an inspection of their Python; now there is time for one."""
         python = self._plan.cluster.hosts[0].python or sys.executable
         if python == sys.executable and "PYTHONPATH" not in self._plan.env:
             return {"version": sys.version.split()[0], "packages": {"jax": find_version("jax", sys.path)}}

@@ -2,13 +2,14 @@
 
 import functools
 import json
+import os
 from collections.abc import Iterable, Sequence
 from typing import Any, AnyStr
 
 REDACTED = "[redacted]"
-# Whoever cuts a text keeps at least this much of it; a shorter one is whole, so its ends are left alone.
+# Texts are only ever cut to this length or more. A shorter text is whole: no part of a secret is at its ends.
 MIN_CUT = 1000
-# A shorter part of a secret at the end of a cut text is dropped without a mark: it is there by chance as a rule.
+# A part of a secret at the end of a cut text that is shorter than this is dropped without a mark: most are chance.
 MIN_MARKED = 4
 
 
@@ -38,6 +39,11 @@ class Redactor:
 
 def redact_text(text: str, secrets: Iterable[str]) -> str:
     return _redact_str(text, _forms(tuple(secrets)), may_be_cut=False)
+
+
+def redact_variables(text: str, names: Iterable[str]) -> str:
+    """The text without the values that these environment variables have here."""
+    return redact_text(text, [os.environ.get(name, "") for name in names])
 
 
 def redact_json(value: Any, secrets: Iterable[str]) -> Any:
@@ -73,7 +79,7 @@ def _redact_value(value: Any, needles: Sequence[str], may_be_cut: bool) -> Any:
 def _redact_str(text: str, needles: Sequence[str], may_be_cut: bool) -> str:
     is_cut = may_be_cut and len(text) >= MIN_CUT
     if is_cut:
-        text = text.strip("\ufffd")  # a character that was cut in two hides the part of a secret beside it
+        text = text.strip("\ufffd")  # a half character at the end would hide the part of a secret beside it
     return "".join(_redact_all(text, needles, REDACTED, is_cut))
 
 
@@ -110,12 +116,12 @@ def _redact(
     at: int,
     end: int,
 ) -> tuple[list[AnyStr], int]:
-    """The pieces of data[at:end] with secrets that begin there replaced, and where the last of them stops."""
+    """data[at:end] in pieces, the secrets that begin there replaced, and where the last of them ends."""
     pieces = []
     for start, stop in _matches(data, needles):
         if start >= end:
             break
-        # Secrets that overlap are one: leftmost-first would leave the end of the second one readable.
+        # Secrets that overlap are replaced together: else the end of the second one would stay readable.
         if start >= at:
             pieces += [data[at:start], mark]
         at = max(at, stop)
@@ -125,17 +131,17 @@ def _redact(
 
 
 def _matches(data: AnyStr, needles: Sequence[AnyStr]) -> list[tuple[int, int]]:
-    found = []
+    spans = []
     for needle in needles:
         at = data.find(needle)
         while at >= 0:
-            found.append((at, at + len(needle)))
+            spans.append((at, at + len(needle)))
             at = data.find(needle, at + 1)
-    return sorted(found)
+    return sorted(spans)
 
 
 def _sure_part(data: AnyStr, needles: Sequence[AnyStr]) -> tuple[int, int]:
-    """From where to where a text that was cut is free of a secret's end or beginning; nowhere in one's middle."""
+    """Start and end of the part that holds no piece of a secret, of a text that may have been cut inside of secrets."""
     if any(data in needle for needle in needles):
         return len(data), len(data)
     return _unsure_until(data, needles), _unsure_from(data, needles)

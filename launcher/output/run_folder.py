@@ -50,7 +50,7 @@ class Run:
         return self.stacks / f"process-{process_id:03d}.txt"
 
     def write_json(self, path: Path, value: Any) -> str | None:
-        """What went wrong, in words for a note: no run ends because its folder is full."""
+        """Returns what went wrong, as a note to show: a run goes on when its folder is full."""
         return try_write(path, self.encode_json(value))
 
     def encode_json(self, value: Any) -> bytes:
@@ -74,10 +74,10 @@ def try_write(path: Path, data: bytes) -> str | None:
 def write_atomically(path: Path, data: bytes) -> None:
     """A reader finds the old file or the new one, never half of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(path.name + ".partial")
+    partial = path.with_name(path.name + ".partial")
     try:
-        aside.write_bytes(data)
-        os.replace(aside, path)
+        partial.write_bytes(data)
+        os.replace(partial, path)
     except OSError:
-        aside.unlink(missing_ok=True)  # half of it would only take room
+        partial.unlink(missing_ok=True)  # a half-written file would only take room
         raise

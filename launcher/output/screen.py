@@ -9,16 +9,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, TextIO
+from typing import NamedTuple, TextIO
 
 from hostmesh.launcher.output.lines import RESET, LineCutter
+from hostmesh.launcher.output.logs import LogTail, Mark, ProcessLog
 from hostmesh.launcher.output.merge import Merger, Shown, name_ids
 from hostmesh.launcher.output.redact import redact_text
 
-if TYPE_CHECKING:
-    from hostmesh.launcher.output.logs import ProcessLog
-
-CHUNK = 64 * 1024  # bytes of one log per turn: small enough that no process waits long for its next turn
 LINES_AT_ONCE = 1000
 PALETTE = (36, 33, 32, 35, 94, 96, 93, 95)  # no red: it would look like an error
 BOLD = 1  # for what several processes say
@@ -40,7 +37,7 @@ class Screen:
         wanted: Collection[int] | None = None,
         merge: bool = True,
     ) -> None:
-        """The launcher's own lines go to `notes`, if it is another stream: they are no output of the program. They are
+        """The launcher's own lines go to `notes`, if it is given: they are no output of the program. They are
         shown without the `hidden` secrets, as logs are written without them. Of the processes only the `wanted` are
         shown; with `merge`, a line that several of them say within a moment is shown once."""
         self._write = _writer(out)
@@ -50,9 +47,9 @@ class Screen:
         self._wanted = wanted
         self._merge = merge
         self._merger = Merger()
-        self.shows_prompts = False  # half lines of the one process, which may wait for an answer on this terminal
-        self._prompt = ""  # such a half line that stands on the screen, with its label
-        self._tails: list[_Tail] = []
+        self.shows_prompts = False  # show half lines of the only process: it may wait for an answer on this terminal
+        self._prompt = ""  # the half line that stands on the screen, with its label
+        self._tails: list[LogTail] = []
         self._notes: deque[_Note] = deque()
         self._awake = threading.Event()
         self._finished = False
@@ -67,7 +64,7 @@ class Screen:
     def follow(self, log: ProcessLog, label: str, process_id: int) -> None:
         if self._wanted is not None and process_id not in self._wanted:
             return
-        tail = _Tail(log, label, process_id, LineCutter(self._colour))
+        tail = LogTail(log, label, process_id, LineCutter(self._colour))
         tail.limit = tail.position if self._broken else tail.limit
         self._tails.append(tail)
         self.wake()
@@ -97,8 +94,8 @@ class Screen:
         return not self._thread.is_alive()
 
     def _post(self, text: str | None) -> None:
-        # Only logs that are behind: a stalled terminal must not cost memory for each note and each process.
-        marks = [(tail, tail.goal) for tail in self._tails if tail.position < tail.goal]
+        # Only logs with more to show get a mark: with a stalled terminal there may be many notes and many processes.
+        marks = [tail.mark() for tail in self._tails if tail.has_more]
         self._notes.append(_Note(text, marks))
         self.wake()
 
@@ -106,13 +103,13 @@ class Screen:
         while not self._finished:
             self._awake.clear()
             self._take_turns()
-            if not self._finished and not any(tail.position < tail.goal for tail in self._tails):
+            if not self._finished and not any(tail.has_more for tail in self._tails):
                 self._awake.wait(self._timeout())
 
     def _take_turns(self) -> None:
         tails = list(self._tails)
         speaking = [tail.process_id for tail in tails if not tail.is_over]
-        # A reader that is behind has no time to compare lines, nor to hold any.
+        # Lines are merged only while all logs are shown in time: comparing them costs time, holding them memory.
         hold = self._merge and len(tails) > 1 and not any(tail.is_behind for tail in tails)
         for tail in tails:
             lines = tail.advance()
@@ -122,18 +119,18 @@ class Screen:
                 self._merger.pass_on(tail.process_id, lines)
             if self._merger.ready_lines >= LINES_AT_ONCE:
                 self._show_ready()
-        self._merger.keep_time(time.monotonic())
+        self._merger.release_old(time.monotonic())
         self._show_ready()
-        self._show_ripe_notes()
+        self._show_due_notes()
         if self.shows_prompts and not self._finished:
             self._show_prompt()
 
-    def _show_ripe_notes(self) -> None:
-        while self._notes and not self._finished and self._notes[0].is_ripe():
+    def _show_due_notes(self) -> None:
+        while self._notes and not self._finished and self._notes[0].is_due():
             text = self._notes.popleft().text
             self._finished = text is None
             if text is None:
-                # Of a log that was muted half a line would come after the verdict.
+                # Not of a muted log: its half line would stand below the verdict.
                 for tail in self._tails:
                     if tail.limit == sys.maxsize:
                         self._merger.add(tail.process_id, tail.cutter.flush(), (), time.monotonic())
@@ -153,7 +150,7 @@ class Screen:
             self._show(text)
 
     def _show_prompt(self) -> None:
-        """What the one process has printed since its last line; what follows it goes on from there."""
+        """Shows the half line of the only process; what it prints next goes on in the same line."""
         for tail in self._tails:
             if half := tail.cutter.half_line:
                 line = self._prefix(Shown((tail.process_id,), [half]), {tail.process_id: tail.label}, 0)[:-1]
@@ -162,7 +159,7 @@ class Screen:
                     self._prompt = line
 
     def _show(self, text: str) -> None:
-        """A program that nobody reads any more goes on; the launcher's own lines may still have a reader."""
+        """When nobody reads the output any more the run goes on, and the launcher's own lines are still shown."""
         try:
             if not self._broken:
                 self._write(text)
@@ -172,13 +169,14 @@ class Screen:
                 tail.limit = tail.position
 
     def _show_note(self, text: str) -> None:
-        """Cut like any other line: a note may quote what a process said."""
+        """A note is cleaned like any other line: it may quote what a process printed."""
         text = redact_text(text, self._hidden)
         lines = LineCutter(colour=False).feed(text.encode("utf-8", "replace") + b"\n")
-        # Again: what cannot be shown may have stood inside of a secret.
+        # Redacted again: characters that cannot be shown, and are gone now, may have stood inside of a secret.
         shown = redact_text("".join(f"{line}\n" for line in lines), self._hidden)
         if self._prompt:
-            shown, self._prompt = f"\n{shown}", ""  # not on its line; it is shown again below
+            # The note gets a line of its own, and the prompt is shown again below it.
+            shown, self._prompt = f"\n{shown}", ""
         try:
             self._write_notes(shown)
         except (OSError, ValueError):
@@ -197,66 +195,13 @@ class Screen:
 
 
 class _Note(NamedTuple):
-    text: str | None  # None: stop here
-    marks: list[tuple[_Tail, int]]
+    """A line of the launcher itself, and what has to be shown before it."""
 
-    def is_ripe(self) -> bool:
-        return all(tail.position >= min(mark, tail.limit) for tail, mark in self.marks)
+    text: str | None  # None ends the screen
+    marks: list[Mark]
 
-
-class _Tail:
-    """How far one log has been shown."""
-
-    def __init__(self, log: ProcessLog, label: str, process_id: int, cutter: LineCutter) -> None:
-        self.log = log
-        self.label = label
-        self.process_id = process_id
-        self.cutter = cutter
-        self.position = log.start  # in bytes; the end of the log counts as one more
-        self.limit = sys.maxsize
-
-    @property
-    def goal(self) -> int:
-        # In this order: an ended log does not grow.
-        return min(self.log.ended + self.log.reach, max(self.limit, self.position))
-
-    @property
-    def is_behind(self) -> bool:
-        return self.position + CHUNK < min(self.log.reach, self.limit)
-
-    @property
-    def is_over(self) -> bool:
-        return self.position >= self.limit or (self.log.ended and self.position >= self.goal)
-
-    def advance(self) -> list[str]:
-        """The next lines, from no more than a chunk of the log."""
-        goal, size = self.goal, min(self.log.reach, self.limit)
-        if self.position < size:
-            return self._read(min(CHUNK, size - self.position))
-        if self.position < goal:
-            self.position = goal
-            return self.cutter.flush()
-        return self.cutter.feed(b"") if self.cutter.due is not None else []
-
-    def _read(self, count: int) -> list[str]:
-        if self.log.error is not None and self.position >= self.log.size:
-            data = self.log.take_spill(count)  # what the disk does not take
-            self.position += len(data)
-            return self.cutter.feed(data)
-        count = min(count, self.log.size - self.position)
-        # Opened for each chunk: one more open file for each process would soon be too many.
-        try:
-            with open(self.log.path, "rb", buffering=0) as file:
-                file.seek(self.position)
-                data = file.read(count)
-            reason = "it was cut short"
-        except OSError as error:
-            data, reason = b"", str(error.strerror)
-        if data:
-            self.position += len(data)
-            return self.cutter.feed(data)
-        self.position = sys.maxsize
-        return [*self.cutter.flush(), f"(the rest cannot be shown: {self.log.path}: {reason})"]
+    def is_due(self) -> bool:
+        return all(mark.is_passed() for mark in self.marks)
 
 
 def _writer(out: TextIO) -> Callable[[str], None]:
@@ -272,7 +217,7 @@ def _writer(out: TextIO) -> Callable[[str], None]:
             out.flush()
 
         return write
-    # Past the stream's own buffer: its lock, held by a stalled thread, would block the interpreter's exit.
+    # Not through the stream's own buffer: a stalled thread would hold its lock and block the interpreter's exit.
     return lambda text: _write_all(fd, text.encode(encoding, "replace"))
 
 

@@ -11,7 +11,7 @@ _PART = re.compile(r"(\d+)(?:-(\d+))?")
 
 
 class View(NamedTuple):
-    """`wanted` are processes, None all of them; with `merge` a line that several say is shown once."""
+    """`wanted` are the processes to show, None all of them; with `merge` a line that several print is shown once."""
 
     wanted: frozenset[int] | None = None
     merge: bool = True

@@ -1,4 +1,4 @@
-"""What is known of the hosts before a run, and what is found in it: the values that checks go between."""
+"""The values that checks read and give: what is known of the hosts before a run, and findings about them."""
 
 from __future__ import annotations
 
@@ -6,20 +6,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from hostmesh.launcher.accelerators import DEVICE_NAMES, split_platforms, uses_kind
 from hostmesh.launcher.cluster.host_names import join_names
 
 Level = Literal["ok", "warning", "failure"]
 Facts = Mapping[str, Any]
 
-# As JAX_PLATFORMS names them, and as people do.
-KINDS = {"tpu": "TPU", "cuda": "GPU", "rocm": "AMD GPU"}
-GPUS = ("cuda", "rocm")
-MAX_SHOWN = 3
-
 
 @dataclass(frozen=True)
 class Finding:
-    """`cell` is its short form for a table."""
+    """What a check says about one host, also when all is well; `cell` is its short form for a table."""
 
     host: int
     check: str
@@ -35,7 +31,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class HostReports:
-    """All that is known of the hosts. Hosts are numbers; facts are those of agent/inspect.py, or some of them.
+    """All that is known of the hosts. Hosts are numbers; `facts` are what agent/inspect finds out, or some of that.
 
     `offsets` are seconds that a host's clock is ahead of this machine's, and how far that may be wrong; `ports` is what
     went wrong with connecting to the coordinator, None where nothing did; `processes` is how many share a host's GPUs
@@ -61,33 +57,19 @@ class HostReports:
     def name(self, hosts: Sequence[int]) -> str:
         return join_names([self.hosts[host] for host in hosts])
 
-    def wants(self, kind: str, host: int) -> bool:
-        """Whether jax would use such devices there; without JAX_PLATFORMS it takes what it finds."""
-        platforms = self.platforms(host)
-        return not platforms or kind in platforms or (kind in GPUS and "gpu" in platforms)
-
     def platforms(self, host: int) -> list[str]:
-        return [name for name in str(self.facts[host].get("platforms") or "").split(",") if name]
+        return split_platforms(str(self.facts[host].get("platforms") or ""))
 
     def devices(self, host: int) -> dict[str, int]:
-        """Those that jax would use there."""
-        counted = self.facts[host].get("devices") or {}
-        return {kind: counted[kind] for kind in KINDS if counted.get(kind) and self.wants(kind, host)}
+        """How many devices of each kind jax would use there."""
+        counted, platforms = self.facts[host].get("devices") or {}, self.platforms(host)
+        return {kind: counted[kind] for kind in DEVICE_NAMES if counted.get(kind) and uses_kind(kind, platforms)}
 
 
 def measure_offset(there: float, asked: float, answered: float) -> tuple[float, float]:
-    """Of a clock that showed `there` between question and answer: how far it is ahead, and how wrong that may be."""
+    """How far a clock is ahead that showed `there` between question and answer, and how wrong that may be."""
     return there - (asked + answered) / 2, (answered - asked) / 2
 
 
 def problem_of(fact: Any) -> str | None:
     return fact.get("problem") if isinstance(fact, Mapping) else None
-
-
-def shorten(names: Sequence[str], most: int = MAX_SHOWN) -> str:
-    left = len(names) - most
-    return ", ".join(names[:most]) + (f" and {left} more" if left > 0 else "")
-
-
-def count_things(count: int, thing: str) -> str:
-    return f"{count} {thing}" if count == 1 else f"{count} {thing}{'es' if thing.endswith('s') else 's'}"

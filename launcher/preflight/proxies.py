@@ -22,12 +22,12 @@ def find_capturing(env: Mapping[str, str], address: str) -> str | None:
 
 
 def name_exceptions(env: Mapping[str, str]) -> str:
-    """The variable that counts; no_grpc_proxy hides no_proxy."""
+    """The variable of exceptions that gRPC reads: where no_grpc_proxy is set, it ignores no_proxy."""
     return next((name for name in EXCEPTIONS_IN_ORDER if name in env), "no_proxy")
 
 
 def except_address(env: Mapping[str, str], address: str) -> dict[str, str]:
-    """What sends this address past the proxy, and keeps what was excepted before.
+    """The variable that lets connections to this address bypass the proxy, with the exceptions it had before.
 
     Other programs read NO_PROXY where there is no no_proxy, and would lose what it says once there is one.
     """
@@ -37,7 +37,7 @@ def except_address(env: Mapping[str, str], address: str) -> dict[str, str]:
 
 
 def _matches(entry: str, address: str) -> bool:
-    """By its end, as text, whatever comes before; or as a network that holds the address."""
+    """Whether an exception covers the address: as the end of its text, or as a network that contains it."""
     return address.lower().endswith(entry.lower()) or _holds(entry, address)
 
 

@@ -24,7 +24,7 @@ class Coordinator:
 
     def reserve(self, interfaces: Sequence[str]) -> wire.Reserve:
         """The first host's own addresses count where the cluster file does not say which one to use."""
-        candidates = list(self._plan.coordinators)
+        candidates = [self._plan.coordinator_hint]
         if self._plan.cluster.transport != "local" and self._plan.cluster.hosts[0].internal_address is None:
             candidates += interfaces
         return wire.Reserve(candidates, listen=self.needs_trial)

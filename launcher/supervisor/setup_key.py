@@ -8,7 +8,7 @@ import posixpath
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from hostmesh.launcher.cluster.file import Setup
+from hostmesh.launcher.cluster.model import Setup
 from hostmesh.launcher.errors import UsageError
 from hostmesh.launcher.sync.ignore import Rule, parse_rule
 

@@ -11,9 +11,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from hostmesh.launcher import wire
-from hostmesh.launcher.accelerators import pick_gpus
+from hostmesh.launcher.accelerators import pick_gpus, split_devices
 from hostmesh.launcher.errors import UsageError
-from hostmesh.launcher.plan import Plan, split_devices
+from hostmesh.launcher.plan import Plan
 from hostmesh.launcher.supervisor.channel import Channel
 from hostmesh.launcher.supervisor.coordinator import Coordinator
 

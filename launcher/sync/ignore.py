@@ -1,4 +1,4 @@
-"""Which files stay behind: the rules of `.gitignore` files and of a cluster's `exclude:`."""
+"""Which files are not sent: the rules of `.gitignore` files and of a cluster's `exclude:`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from hostmesh.launcher.errors import UsageError
 
-# Stands for a line break in a name, which the library's patterns would take for an end; no name can hold it.
+# Stands for a line break in a name, which would end the text for the library's patterns; no name can hold it.
 LINE_BREAK = "\ud800"
 
 
@@ -22,7 +22,7 @@ class Rule(NamedTuple):
         if self.folders_only and not is_folder:
             return False
         match = self.regex.search(path)
-        # The library's one group takes part when a folder above matched; git asks about the path itself.
+        # The pattern's one group matches when a folder above the path does; git asks about the path itself.
         return match is not None and match.lastindex is None
 
 
@@ -45,7 +45,7 @@ def is_ignored(path: str, is_folder: bool, layers: Iterable[Rules]) -> bool:
 
 
 def parse_gitignore(text: str, base: str) -> Rules:
-    """As git does, take no notice of a line that is no pattern."""
+    """Lines that are no pattern are skipped, as git does."""
     lines = text.removeprefix("\ufeff").split("\n")
     rules = [parse_rule(line.removesuffix("\r")) for line in lines]
     return Rules(base, tuple(rule for rule in reversed(rules) if rule is not None))

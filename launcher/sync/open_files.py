@@ -9,21 +9,21 @@ PROC = b"/proc"
 
 
 def find_written(top: bytes) -> set[bytes]:
-    """Files below `top` that a process has open for writing alone. A database, which is read as well, is none."""
+    """Files below `top` that a process has open for writing only; a database, for instance, is also read."""
     prefix = os.path.join(top, b"")
     return {path for pid in _list(PROC) if pid.isdigit() for path in _find_in(os.path.join(PROC, pid), prefix)}
 
 
 def _find_in(process: bytes, prefix: bytes) -> set[bytes]:
-    found = set()
+    written = set()
     for number in _list(os.path.join(process, b"fd")):
         try:
             path = os.readlink(os.path.join(process, b"fd", number))
             if path.startswith(prefix) and _is_written(os.path.join(process, b"fdinfo", number)):
-                found.add(path)
+                written.add(path)
         except OSError:
             continue  # closed, or its process ended, meanwhile
-    return found
+    return written
 
 
 def _is_written(info: bytes) -> bool:
@@ -33,7 +33,7 @@ def _is_written(info: bytes) -> bool:
 
 
 def _list(folder: bytes) -> list[bytes]:
-    """None of a process that is gone, or somebody else's, nor where there is no /proc."""
+    """Empty for a process that is gone or belongs to somebody else, and where there is no /proc."""
     try:
         return os.listdir(folder)
     except OSError:

@@ -1,4 +1,4 @@
-"""The files of a tree on their way to the hosts: each as it was listed, or left out on all of them."""
+"""Sends the files of a tree to the hosts: each file as it was listed, or to none of them."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ class LeftOut:
 
 @dataclass(frozen=True)
 class Unsendable:
-    """A run cannot do without this file, or some hosts have it; the text is complete."""
+    """A file changed that the run needs, or that some hosts have already; `problem` is a complete text."""
 
     problem: str
 
 
 class Sending:
-    """Its pieces are made by the threads that write to the hosts; `needed` are paths that a run cannot do without."""
+    """Shared by the threads that write to the hosts; `needed` are paths that a run cannot do without."""
 
     def __init__(self, tree: Tree, needed: Collection[str] = ()) -> None:
         self._tree, self._needed = tree, frozenset(needed)
         self._lock = threading.Lock()
         self._nobody_has = {number for number, entry in enumerate(tree.entries) if entry.kind == "file"}
-        self._left: dict[int, str] = {}
+        self._left_out: dict[int, str] = {}
 
     def note_wanted(self, numbers: Collection[int]) -> Unsendable | None:
-        """What a host does not want it has."""
+        """Notes which files a host asks for: the others it has already."""
         wanted = set(numbers)
         with self._lock:
             self._nobody_has &= wanted
-            differing = sorted(self._left.keys() - wanted)
-            return self._explain(differing[0], self._left[differing[0]]) if differing else None
+            differing = sorted(self._left_out.keys() - wanted)
+            return self._explain(differing[0], self._left_out[differing[0]]) if differing else None
 
     def pieces(
         self, numbers: Collection[int], report: Callable[[Any], None]
@@ -63,20 +63,20 @@ class Sending:
                 yield wire.SkipFile(number)
 
     def _note_sent(self, number: int) -> None:
-        """Raises FileChanged of one that another host has to do without."""
+        """Raises FileChanged for a file that was left out on another host."""
         with self._lock:
-            if number in self._left:
-                raise FileChanged(self._left[number])
+            if number in self._left_out:
+                raise FileChanged(self._left_out[number])
             self._nobody_has.discard(number)
 
     def _leave_out(self, number: int, why: str) -> LeftOut | Unsendable | None:
         with self._lock:
-            if number in self._left:
+            if number in self._left_out:
                 return None
             entry = self._tree.entries[number]
             if number not in self._nobody_has or self._is_needed(entry):
                 return self._explain(number, why)
-            self._left[number] = why
+            self._left_out[number] = why
             return LeftOut(show(entry.path), why)
 
     def _is_needed(self, entry: Entry) -> bool:

@@ -1,4 +1,4 @@
-"""The code that goes to every host: list a folder's files with their digests, give them as they were listed."""
+"""The code that is sent to every host: lists the files of a folder with their digests, and reads them as listed."""
 
 from __future__ import annotations
 
@@ -28,21 +28,22 @@ from hostmesh.launcher.agent.sync.manifest import (
 from hostmesh.launcher.errors import UsageError
 from hostmesh.launcher.sync.ignore import Rules, is_ignored, parse_exclude, parse_gitignore
 from hostmesh.launcher.sync.open_files import find_written
+from hostmesh.launcher.words import count_things
 
 __all__ = ["Entry", "FileChanged", "Tree", "read_tree"]
 
 NEVER_SENT = {".git", STATE_FOLDER, "__pycache__"}
-# Files of up to this size are kept in memory as they were listed, and this much of them in all.
+# Files of up to this size are kept in memory as they were listed, and this many bytes of them in all.
 KEPT_SIZE, KEPT_IN_ALL = CHUNK, 64 << 20
 
 
 class FileChanged(Exception):
-    """What was listed is not to be had any more; the text says why, after the file's name."""
+    """A file is not as it was listed; the text says why and follows the file's name in a sentence."""
 
 
 @dataclass(frozen=True)
 class Tree:
-    """`digest` is the code's hash; `skipped` says what was left out, other than by a rule, and why."""
+    """The listed files. `skipped` says what was left out for another reason than a rule; `kept` holds small files."""
 
     root: Path
     entries: tuple[Entry, ...]
@@ -51,13 +52,14 @@ class Tree:
 
     @cached_property
     def digest(self) -> str:
+        """The hash of the whole code."""
         return hash_bytes(json.dumps(self.entries).encode())
 
     def encode(self) -> bytes:
         return pack_entries(self.entries)
 
     def pieces(self, index: int) -> Iterator[wire.FileChunk]:
-        """Exactly what was listed, read as it is asked for; raises FileChanged instead of giving the last piece."""
+        """A file, read as it is asked for; raises FileChanged before the last piece if it is not as it was listed."""
         entry = self.entries[index]
         content, data = new_hash(), b""
         for more in self._read(entry):
@@ -86,39 +88,39 @@ class Tree:
 
 
 def read_beginning(fd: int, size: int) -> Iterator[bytes]:
-    """No more than it had when it was listed: somebody may write to it without end."""
+    """Reads at most `size` bytes, the file's size when it was listed: somebody may write to it without end."""
     while size > 0 and (data := os.read(fd, min(size, CHUNK))):
         size -= len(data)
         yield data
 
 
 def read_tree(root: Path, exclude: Sequence[str] = (), skip: Sequence[Path] = ()) -> Tree:
-    """Every file below `root` that no rule ignores; `skip` are folders that stay behind whatever the rules say."""
+    """Lists every file below `root` that no rule ignores; `skip` are folders that are never sent."""
     if not root.is_dir():
-        found = "a file" if root.exists() else "nothing"
-        raise UsageError(f"sync: from: found {found} at {root}; wanted a folder with the code to send")
+        what = "a file" if root.exists() else "nothing"
+        raise UsageError(f"sync: from: found {what} at {root}; wanted a folder with the code to send")
     listing = Listing(root, exclude, skip)
     listing.read_all()
     if listing.problems:
-        count = "1 file" if len(listing.problems) == 1 else f"{len(listing.problems)} files"
-        told = "".join(f"\n  {problem}" for problem in sorted(listing.problems))
-        raise UsageError(f"sync: cannot read {count} in {root}; make them readable or exclude them:{told}")
+        count = count_things(len(listing.problems), "file")
+        lines = "".join(f"\n  {problem}" for problem in sorted(listing.problems))
+        raise UsageError(f"sync: cannot read {count} in {root}; make them readable or exclude them:{lines}")
     return Tree(root, tuple(sorted(listing.entries)), tuple(sorted(listing.skipped)), listing.kept)
 
 
 class Listing:
-    """The walk: a folder that is ignored is not entered."""
+    """Walks the folders below `root`, except those that are ignored."""
 
     def __init__(self, root: Path, exclude: Sequence[str], skip: Sequence[Path]) -> None:
         self.top = os.fsencode(os.path.realpath(root))
-        self.stay = {os.fsencode(os.path.realpath(path)) for path in skip}
+        self.never_sent = {os.fsencode(os.path.realpath(path)) for path in skip}
         self.exclusions = parse_exclude(exclude)
         self.entries: list[Entry] = []
         self.skipped: list[str] = []
         self.problems: list[str] = []
         self.written = find_written(self.top)
         self.kept: dict[str, bytes] = {}
-        self.room = KEPT_IN_ALL
+        self.room = KEPT_IN_ALL  # bytes that may still be kept
 
     def read_all(self) -> None:
         waiting: list[tuple[str, tuple[Rules, ...]]] = [("", self._read_rules(".git/info/exclude", ""))]
@@ -128,7 +130,7 @@ class Listing:
             waiting += [(folder, layers) for folder in self._read_folder(base, layers)]
 
     def _read_rules(self, path: str, base: str) -> tuple[Rules, ...]:
-        """None of a file that is not there, or is a link: git does not follow it either."""
+        """The rules of a .gitignore file; none where it is missing, or a link, which git does not follow either."""
         try:
             with os.fdopen(os.open(self._locate(path), READ), "rb") as file:
                 return (parse_gitignore(to_text(file.read()), base),)
@@ -139,14 +141,14 @@ class Listing:
         return os.path.join(self.top, to_bytes(path))
 
     def _read_folder(self, base: str, layers: tuple[Rules, ...]) -> list[str]:
-        """Take in the files of a folder; the folders in it that are to be read."""
+        """Lists the files of a folder, and returns the folders in it that are still to be read."""
         folders = []
         try:
             with os.scandir(self._locate(base)) as items:
                 for item in items:
                     path = base + to_text(item.name)
                     is_folder = item.is_dir(follow_symlinks=False)
-                    if self._stays(path, item, is_folder, layers):
+                    if self._is_left_out(path, item, is_folder, layers):
                         continue
                     if is_folder:
                         folders.append(f"{path}/")
@@ -156,8 +158,8 @@ class Listing:
             self.problems.append(f"{show(base)}: {error.strerror}")
         return folders
 
-    def _stays(self, path: str, item: os.DirEntry[bytes], is_folder: bool, layers: tuple[Rules, ...]) -> bool:
-        if to_text(item.name) in NEVER_SENT or item.path in self.stay:
+    def _is_left_out(self, path: str, item: os.DirEntry[bytes], is_folder: bool, layers: tuple[Rules, ...]) -> bool:
+        if to_text(item.name) in NEVER_SENT or item.path in self.never_sent:
             return True
         return is_ignored(path, is_folder, (self.exclusions, *layers))
 
@@ -168,7 +170,7 @@ class Listing:
             elif not item.is_file(follow_symlinks=False):
                 self.skipped.append(f"{show(path)} was left out: it is neither a file nor a folder nor a link")
             elif item.path in self.written and not path.endswith(".py"):
-                # It would make two runs of the same code differ, and be old when it arrives.
+                # A log, for instance: it would be old when it arrives, and make the same code look different.
                 self.skipped.append(f"{show(path)} was left out: somebody is writing it")
             else:
                 self._read_file(path, item)

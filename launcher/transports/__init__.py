@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from hostmesh.launcher.agent.process_tree import MARK
 from hostmesh.launcher.bundle import agent_command
-from hostmesh.launcher.cluster.file import Cluster
+from hostmesh.launcher.cluster.model import Cluster
 from hostmesh.launcher.errors import UsageError
 from hostmesh.worker.identity import RUN_ID
 

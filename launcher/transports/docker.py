@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Sequence
 
-from hostmesh.launcher.cluster.file import Host
+from hostmesh.launcher.cluster.model import Host
 from hostmesh.launcher.errors import Unreachable
 from hostmesh.launcher.transports.pipe import PipeStream
 

@@ -1,4 +1,4 @@
-"""What the ssh config files say of a host, once the cluster file's own settings have been put before them."""
+"""What the ssh config files say about a host, after the settings of the cluster file, which count first."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fabric import Config  # type: ignore[import-untyped]
 from paramiko import SSHConfig  # type: ignore[import-untyped]
 from paramiko.ssh_exception import ConfigParseError  # type: ignore[import-untyped]
 
-from hostmesh.launcher.cluster.file import Ssh
+from hostmesh.launcher.cluster.model import Ssh
 from hostmesh.launcher.errors import Unreachable
 
 USER_CONFIG, SYSTEM_CONFIG = "~/.ssh/config", "/etc/ssh/ssh_config"
@@ -28,7 +28,7 @@ ADDS_NEW_KEYS = ("accept-new", "no", "off")
 
 @dataclass(frozen=True)
 class Hop:
-    """A machine to log in to: a host of the cluster, or a jump host on the way. None leaves it to the config files."""
+    """A machine to log in to: a host of the cluster or a jump host. The config files decide where a value is None."""
 
     name: str
     user: str | None = None
@@ -45,12 +45,12 @@ class SshConfigs:
         self._parse = functools.cache(self._parse_once)
 
     def make(self, hop: Hop) -> Config:
-        """fabric's settings for one connection: it writes to them, so they cannot be shared."""
+        """fabric's settings for one connection; fabric changes them, so connections cannot share them."""
         identities = {"identities": list(self._settings.identity_files), "strategy_class": self._strategy}
         return Config(ssh_config=self._parse(hop.user, hop.port, hop.jump), overrides={"authentication": identities})
 
     def _parse_once(self, user: str | None, port: int | None, jump: str | None) -> SSHConfig:
-        """In an ssh config the first value counts, so a hop's own stand first."""
+        """The hop's own values stand before the files' text: in an ssh config the first value counts."""
         own = {"User": user, "Port": port, "ProxyJump": jump}
         first = "".join(f"{key} {value}\n" for key, value in own.items() if value is not None)
         try:
@@ -58,15 +58,15 @@ class SshConfigs:
         except ConfigParseError as error:
             raise Unreachable(f"the ssh config {self._settings.config or USER_CONFIG} is broken: {error}") from None
 
-    def find_known_hosts(self, found: dict[str, Any]) -> tuple[Path, ...]:
-        own, user = self._settings.known_hosts, found.get("userknownhostsfile", USER_KNOWN_HOSTS)
+    def find_known_hosts(self, options: dict[str, Any]) -> tuple[Path, ...]:
+        own, user = self._settings.known_hosts, options.get("userknownhostsfile", USER_KNOWN_HOSTS)
         files = [own] if own else split_words(user)
-        files += split_words(found.get("globalknownhostsfile", GLOBAL_KNOWN_HOSTS))
+        files += split_words(options.get("globalknownhostsfile", GLOBAL_KNOWN_HOSTS))
         named = [Path(file).expanduser() for file in files if file.lower() != "none"]
         return tuple(named) or (Path(os.devnull),)
 
-    def accepts_new_keys(self, found: dict[str, Any]) -> bool:
-        return self._settings.accept_new_host_keys or found.get("stricthostkeychecking", "").lower() in ADDS_NEW_KEYS
+    def accepts_new_keys(self, options: dict[str, Any]) -> bool:
+        return self._settings.accept_new_host_keys or options.get("stricthostkeychecking", "").lower() in ADDS_NEW_KEYS
 
 
 def read_config_files(own: str | None) -> str:
@@ -80,9 +80,10 @@ def read_config_files(own: str | None) -> str:
 
 
 def inline_includes(file: Path, folder: Path, header: str, depth: int = 0) -> Iterator[str]:
-    """paramiko does not know Include. Where an included file ends, the section it was included in goes on.
+    """The lines of a config file with those of included files in place, since paramiko does not know Include.
 
-    `folder` is where relative names are looked for.
+    After an included file the section that it was included in goes on, so its `header` is repeated. Relative names
+    begin in `folder`.
     """
     try:
         lines = file.read_text(errors="replace").splitlines()

@@ -1,4 +1,4 @@
-"""Connections to the hosts of one run through fabric: what they share, and what each failure means."""
+"""Connections to the hosts of one run through fabric: each tried until its deadline, jump hosts shared."""
 
 from __future__ import annotations
 
@@ -6,38 +6,36 @@ import functools
 import logging
 import math
 import random
-import socket
 import threading
 import time
 from dataclasses import dataclass, field
 from typing import Any
 
 from fabric import Connection  # type: ignore[import-untyped]
-from paramiko import ChannelException, MissingHostKeyPolicy, SSHException, Transport  # type: ignore[import-untyped]
-from paramiko.packet import Packetizer  # type: ignore[import-untyped]
+from paramiko import SSHException  # type: ignore[import-untyped]
 
-from hostmesh.launcher.cluster.file import Host, Ssh
+from hostmesh.launcher.cluster.model import Host, Ssh
 from hostmesh.launcher.errors import Unreachable
 from hostmesh.launcher.transports.ssh.config import Hop, SshConfigs, parse_hop
+from hostmesh.launcher.transports.ssh.failures import (
+    Dropped,
+    address_text,
+    dropped_text,
+    error_text,
+    explain_handshake_failure,
+    explain_tcp_failure,
+    explain_tunnel_failure,
+)
+from hostmesh.launcher.transports.ssh.handshake import HostKeyCheck, HostTransport
 from hostmesh.launcher.transports.ssh.host_keys import KnownHosts, name_host
 from hostmesh.launcher.transports.ssh.login import Keyring, make_strategy
 from hostmesh.launcher.transports.ssh.socket import CancellableSocket, Deadline, ProxySocket, connect_tcp
 
 KEEPALIVE = 15
-LAST_OUTPUT_EVERY = 0.01
-# paramiko looks up this often from waiting for bytes; by default 10 times a second, which a thousand hosts would feel.
-LOOK_UP_EVERY = 1.0
+POLL_EVERY = 0.01
+# How often paramiko's threads wake up while no bytes come. By default 10 times a second: too often with 1,000 hosts.
+WAKE_EVERY = 1.0
 FIRST_PAUSE, MAX_PAUSE = 0.1, 1.0
-# The fast ones of those that are safe; paramiko would also take 3DES and MD5.
-CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com", "aes128-ctr", "aes192-ctr", "aes256-ctr")
-DIGESTS = ("hmac-sha2-256-etm@openssh.com", "hmac-sha2-512-etm@openssh.com", "hmac-sha2-256", "hmac-sha2-512")
-RSA_SIGNATURES = ("rsa-sha2-512", "rsa-sha2-256")
-# What an sshd that has too many connections says instead of its banner, if anything.
-TOO_BUSY = ("", "Exceeded MaxStartups", "Not allowed at this time")
-
-
-class Dropped(Exception):
-    """The server hung up before login, as a busy one does: worth another try."""
 
 
 @dataclass
@@ -46,7 +44,7 @@ class Session:
 
     connection: Any
     channel: Any
-    cable: CancellableSocket
+    cancellable: CancellableSocket
 
     def read(self, most: int) -> bytes:
         data: bytes = self.channel.recv(most)
@@ -64,20 +62,20 @@ class Session:
                     raise OSError("the SSH channel is closed")
                 data = data[sent:]
         except (SSHException, EOFError) as error:
-            raise OSError(say(error)) from None
+            raise OSError(error_text(error)) from None
 
     def close(self, timeout: float) -> None:
-        """The end of its stdin tells the command to wind up; then its last output has to arrive."""
+        """Ends the command's stdin, which tells it to stop, and waits for its last output."""
         deadline = Deadline(timeout)
         try:
             self.channel.shutdown_write()
             self.channel.status_event.wait(deadline.left())
             while deadline.left() and not (self.channel.eof_received or self.channel.closed):
-                time.sleep(LAST_OUTPUT_EVERY)  # paramiko has no event for this
+                time.sleep(POLL_EVERY)  # paramiko has no event for this
             self.channel.close()
         except (SSHException, EOFError, OSError):
             pass
-        close_connection(self.connection, self.cable)
+        close_connection(self.connection, self.cancellable)
 
 
 @dataclass
@@ -85,7 +83,7 @@ class Jump:
     """A connection to a jump host, shared by all hosts behind it; whoever needs it first makes it."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
-    cable: CancellableSocket = field(default_factory=CancellableSocket)
+    cancellable: CancellableSocket = field(default_factory=CancellableSocket)
     connection: Any = None
     problem: str = ""
 
@@ -101,37 +99,37 @@ class Network:
         self._jumps: dict[tuple[str, ...], Jump] = {}
         self._known_hosts = functools.cache(KnownHosts)
 
-    def open_session(self, host: Host, line: str, cable: CancellableSocket) -> Session:
+    def open_session(self, host: Host, line: str, cancellable: CancellableSocket) -> Session:
         """Raises Unreachable."""
         hop = Hop(host.address, host.user, host.port, self._settings.jump)
-        connection, deadline = self._connect(hop, cable, ())
+        connection, deadline = self._connect(hop, cancellable, ())
         try:
-            with cable.limit(deadline):
+            with cancellable.limit(deadline):
                 channel = connection.create_session()
                 channel.exec_command(line)
         except (SSHException, EOFError, OSError) as error:
-            close_connection(connection, cable)
-            raise Unreachable(f"login succeeded, but no command can be run: {say(error)}") from None
-        connection.transport.sock.settimeout(LOOK_UP_EVERY)
-        return Session(connection, channel, cable)
+            close_connection(connection, cancellable)
+            raise Unreachable(f"login succeeded, but no command can be run: {error_text(error)}") from None
+        connection.transport.sock.settimeout(WAKE_EVERY)
+        return Session(connection, channel, cancellable)
 
     def close(self) -> None:
-        """After the last session."""
+        """To be called after the last session is closed."""
         with self._lock:
             jumps = list(self._jumps.values())
         for jump in jumps:
-            jump.cable.cut()
+            jump.cancellable.cancel()
         for jump in jumps:
             if jump.connection is not None:
-                close_connection(jump.connection, jump.cable)
+                close_connection(jump.connection, jump.cancellable)
         self._keyring.close()
 
     # One hop.
 
-    def _connect(self, hop: Hop, cable: CancellableSocket, behind: tuple[str, ...]) -> tuple[Any, Deadline]:
-        """A logged-in connection, and what is left of the time it may take. `behind` are the hosts this is a jump for.
+    def _connect(self, hop: Hop, cancellable: CancellableSocket, behind: tuple[str, ...]) -> tuple[Any, Deadline]:
+        """A logged-in connection, and the deadline of its host, which begins once the jump hosts are connected.
 
-        The time begins once the jump hosts are there.
+        `behind` are the hosts that this hop is a jump host for.
         """
         connection = self._prepare(hop)
         gateway = self._find_gateway(hop, connection, behind)
@@ -139,18 +137,22 @@ class Network:
         while True:
             tries += 1
             try:
-                self._attempt(connection, gateway, deadline, cable)
+                self._attempt(connection, gateway, deadline, cancellable)
                 connection.transport.set_keepalive(KEEPALIVE)
                 return connection, deadline
             except Dropped as dropped:
                 wait = random.uniform(0.5, 1.5) * pause
-                if wait >= deadline.left() or cable.is_cut:
-                    raise Unreachable(say_dropped(place(connection), tries, deadline, dropped)) from None
-                cable.pause(wait)
+                if wait >= deadline.left() or cancellable.is_cancelled:
+                    raise Unreachable(dropped_text(address_text(connection), tries, deadline, dropped)) from None
+                cancellable.pause(wait)
                 connection, pause = self._prepare(hop), min(2 * pause, MAX_PAUSE)
 
     def _prepare(self, hop: Hop) -> Any:
-        """Not connected yet. What is given here fabric does not look up in config files, where it may trip over it."""
+        """A connection that is not open yet.
+
+        Gateway, agent forwarding and timeout are given, so that fabric does not read them from the config files: it
+        fails on values that ssh accepts.
+        """
         try:
             config = self._configs.make(hop)
             timeout = math.ceil(self._settings.connect_timeout)
@@ -158,28 +160,29 @@ class Network:
         except (ValueError, SSHException) as error:
             raise Unreachable(f"the ssh config has a value for {hop.name} that makes no sense: {error}") from None
 
-    def _attempt(self, connection: Any, gateway: Any, deadline: Deadline, cable: CancellableSocket) -> None:
-        link = open_link(connection, gateway, deadline, cable)
-        cable.hold(link)
-        self._prime(connection, link, deadline)
+    def _attempt(self, connection: Any, gateway: Any, deadline: Deadline, cancellable: CancellableSocket) -> None:
+        link = open_link(connection, gateway, deadline, cancellable)
+        cancellable.hold(link)
+        self._add_checks(connection, link, deadline)
         try:
             connection.open()
         except (SSHException, EOFError, OSError) as error:
-            raise explain(error, connection, link, deadline) from None
+            link.close()
+            raise explain_handshake_failure(error, connection, link, deadline) from None
         finally:
             if not connection.is_connected:
                 connection.client.close()
                 link.close()
 
-    def _prime(self, connection: Any, link: Any, deadline: Deadline) -> None:
-        """fabric knows no host keys and accepts every one: here its client learns to check them."""
-        found = connection.ssh_config
-        names = name_host(connection.host, connection.port, found.get("hostkeyalias"))
-        hashed = found.get("hashknownhosts", "no").lower() == "yes"
-        known = self._known_hosts(self._configs.find_known_hosts(found), hashed)
-        policy = HostKeyCheck(known, names, self._configs.accepts_new_keys(found))
+    def _add_checks(self, connection: Any, link: Any, deadline: Deadline) -> None:
+        """Lets fabric's client check host keys, which it accepts unseen by default, and keep to the deadline."""
+        options = connection.ssh_config
+        names = name_host(connection.host, connection.port, options.get("hostkeyalias"))
+        hashed = options.get("hashknownhosts", "no").lower() == "yes"
+        known = self._known_hosts(self._configs.find_known_hosts(options), hashed)
+        policy = HostKeyCheck(known, names, self._configs.accepts_new_keys(options))
         connection.client.set_missing_host_key_policy(policy)
-        connection.connect_timeout = None  # in whole seconds only; those below are exact
+        connection.connect_timeout = None  # it takes whole seconds only; the limits below are exact
         limits = dict.fromkeys(("timeout", "banner_timeout", "auth_timeout", "channel_timeout"), deadline.left())
         factory = functools.partial(HostTransport, deadline, known.kinds_of(names))
         connection.connect_kwargs = {"sock": link, "transport_factory": factory, **limits}
@@ -194,8 +197,8 @@ class Network:
             return connection.ssh_config.get("proxycommand")
         nearest = self._prepare(parse_hop(chain[-1], None))
         if (nearest.host, nearest.port) == (connection.host, connection.port):
-            return None  # a `Host *` section makes a jump host its own jump host
-        behind = (*behind, place(connection))
+            return None  # a `Host *` section with ProxyJump makes the jump host its own jump host
+        behind = (*behind, address_text(connection))
         if behind[-1] in behind[:-1]:
             raise Unreachable(f"its jump hosts lead in a circle: {' behind '.join(behind)}")
         return self._share_jump(chain, behind)
@@ -207,7 +210,7 @@ class Network:
             if jump.connection is None and not jump.problem:
                 try:
                     hop = parse_hop(chain[-1], ",".join(chain[:-1]) or None)
-                    jump.connection, _ = self._connect(hop, jump.cable, behind)
+                    jump.connection, _ = self._connect(hop, jump.cancellable, behind)
                 except Unreachable as error:
                     jump.problem = f"jump host {chain[-1]}: {error}"
         if jump.problem:
@@ -215,131 +218,29 @@ class Network:
         return jump.connection
 
 
-def close_connection(connection: Any, cable: CancellableSocket) -> None:
-    """Its thread ends at once, since nothing more can come."""
-    cable.cut()
+def close_connection(connection: Any, cancellable: CancellableSocket) -> None:
+    """The socket is cancelled first, so that paramiko's thread ends at once."""
+    cancellable.cancel()
     connection.close()
     connection.client.close()
 
 
-def open_link(connection: Any, gateway: Any, deadline: Deadline, cable: CancellableSocket) -> Any:
-    """A socket to the host's sshd, or what behaves like one."""
+def open_link(connection: Any, gateway: Any, deadline: Deadline, cancellable: CancellableSocket) -> Any:
+    """A socket to the host's sshd, or what behaves like one: a ProxyCommand, or a tunnel through a jump host."""
     if isinstance(gateway, str):
         return ProxySocket(gateway)
     if gateway is not None:
         return open_tunnel(connection, gateway, deadline)
     family = connection.ssh_config.get("addressfamily", "any").lower()
     try:
-        return connect_tcp(connection.host, connection.port, family, deadline, cable)
-    except (socket.gaierror, UnicodeError) as error:
-        raise Unreachable(
-            f"the name {connection.host} does not resolve ({say(error)}); "
-            "fix the address in the cluster file, or give it a HostName in the ssh config"
-        ) from None
-    except ConnectionRefusedError:
-        where = place(connection)
-        raise Unreachable(f"connection refused by {where}; is sshd running there, and on this port?") from None
-    except TimeoutError:
-        raise Unreachable(
-            f"no answer from {place(connection)} within {deadline.seconds:g} s; "
-            "is the host up, and does every firewall on the way let this port through?"
-        ) from None
-    except OSError as error:
-        raise Unreachable(f"no way to {place(connection)}: {say(error)}; is the address right?") from None
+        return connect_tcp(connection.host, connection.port, family, deadline, cancellable)
+    except (UnicodeError, OSError) as error:
+        raise explain_tcp_failure(error, connection, deadline) from None
 
 
 def open_tunnel(connection: Any, gateway: Any, deadline: Deadline) -> Any:
     target = connection.host, connection.port
     try:
         return gateway.transport.open_channel("direct-tcpip", target, ("", 0), timeout=deadline.left())
-    except ChannelException as error:
-        why = f"{error.args[1]}; is sshd running there, and may {gateway.original_host} forward (AllowTcpForwarding)?"
     except (SSHException, EOFError, OSError) as error:
-        why = say(error)
-    raise Unreachable(f"jump host {gateway.original_host} cannot reach {place(connection)}: {why}")
-
-
-def explain(error: BaseException, connection: Any, link: Any, deadline: Deadline) -> Exception:
-    """Why the SSH handshake failed. What goes wrong with host key and login is told where it is found."""
-    transport = connection.client.get_transport()
-    link.close()
-    if isinstance(link, ProxySocket) and (failure := link.explain_failure()):
-        return Unreachable(failure)
-    hung_up = isinstance(error.__context__ or error, (EOFError, ConnectionError))
-    is_late = deadline.left() == 0
-    if not transport.remote_version:
-        return explain_no_banner(place(connection), transport.packetizer.said, hung_up, deadline)
-    if is_late:
-        return Unreachable(f"{place(connection)} fell silent in the SSH handshake, within {deadline.seconds:g} s")
-    if hung_up and not transport.authenticated:
-        return Dropped("")
-    return Unreachable(f"the SSH handshake with {place(connection)} failed: {say(error)}")
-
-
-def explain_no_banner(where: str, said: str, hung_up: bool, deadline: Deadline) -> Exception:
-    if hung_up and said in TOO_BUSY:
-        return Dropped(said)
-    if said:
-        return Unreachable(f"{where} is no SSH server: it says {said!r}; is the port right?")
-    return Unreachable(
-        f"{where} accepts connections, but sent no SSH banner within {deadline.seconds:g} s; "
-        "is it an SSH server, and is the host overloaded or stuck?"
-    )
-
-
-def say_dropped(where: str, tries: int, deadline: Deadline, dropped: Dropped) -> str:
-    said = f', saying "{dropped}"' if str(dropped) else ""
-    times = "1 connection" if tries == 1 else f"{tries} connections"
-    return (
-        f"{where} dropped {times} before login within {deadline.seconds:g} s{said}; "
-        "raise MaxStartups in its sshd_config, or lower ssh: {at_once: …} in the cluster file"
-    )
-
-
-def place(connection: Any) -> str:
-    return f"{connection.host} port {connection.port}"
-
-
-def say(error: BaseException) -> str:
-    return getattr(error, "strerror", None) or str(error) or type(error).__name__
-
-
-class HostKeyCheck(MissingHostKeyPolicy):  # type: ignore[misc]
-    """paramiko's clients know no host keys here, so every key comes to this check, with a name that it knows better."""
-
-    def __init__(self, known: KnownHosts, names: tuple[str, ...], accept_new: bool) -> None:
-        self._known, self._names, self._accept_new = known, names, accept_new
-
-    def missing_host_key(self, client: Any, hostname: str, key: Any) -> None:
-        self._known.check(self._names, key.get_name(), key.asbytes(), self._accept_new)
-
-
-class HostPacketizer(Packetizer):  # type: ignore[misc]
-    """Remembers what a server says instead of its banner, and starts no timer thread for the handshake: the connection
-    has its deadline, and that timer would be another."""
-
-    said = ""
-
-    def readline(self, timeout: float) -> str:
-        line: str = super().readline(timeout)
-        if not line.startswith("SSH-"):
-            self.said = self.said or line[:100]
-        return line
-
-    def start_handshake(self, timeout: float) -> None:
-        pass
-
-
-class HostTransport(Transport):  # type: ignore[misc]
-    def __init__(self, deadline: Deadline, known_kinds: list[str], sock: Any, **options: Any) -> None:
-        super().__init__(sock, packetizer_class=HostPacketizer, **options)
-        self.deadline = deadline
-        choices = self.get_security_options()
-        choices.ciphers, choices.digests = CIPHERS, DIGESTS
-        choices.key_types = order_key_types(choices.key_types, known_kinds)
-
-
-def order_key_types(offered: tuple[str, ...], known: list[str]) -> tuple[str, ...]:
-    """A server with several keys must show one of the kind that is known, if it has it."""
-    wanted = [name for kind in known for name in (RSA_SIGNATURES if kind == "ssh-rsa" else (kind,))]
-    return (*(name for name in wanted if name in offered), *(name for name in offered if name not in wanted))
+        raise explain_tunnel_failure(error, connection, gateway) from None

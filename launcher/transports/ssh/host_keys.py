@@ -1,4 +1,4 @@
-"""Host keys: what the known_hosts files say of a host, and whether the key it offers may be believed."""
+"""Host keys: what known_hosts files say about a host, and whether the key that it offers is accepted."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SALT_LENGTH = 20
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownKey:
     """One line `[@revoked ]name,name ssh-ed25519 AAAA… [comment]`, or `|1|salt|digest ssh-ed25519 AAAA…`."""
 
     names: tuple[str, ...]
@@ -42,41 +42,41 @@ class KnownHosts:
     def __init__(self, paths: Sequence[Path], hash_names: bool = False) -> None:
         self._paths, self._hash_names = tuple(paths), hash_names
         self._lock = threading.Lock()
-        self._plain: dict[str, list[Known]] = {}
-        self._others: list[Known] = []
+        self._plain: dict[str, list[KnownKey]] = {}
+        self._others: list[KnownKey] = []
         for path in self._paths:
             for known in read_known_hosts(path):
-                self._note(known)
+                self._add_known(known)
 
-    def _note(self, known: Known) -> None:
+    def _add_known(self, known: KnownKey) -> None:
         if any(set(name) & set("|*?!") for name in known.names):
             self._others.append(known)
             return
         for name in known.names:
             self._plain.setdefault(name.lower(), []).append(known)
 
-    def find(self, name: str) -> list[Known]:
+    def find(self, name: str) -> list[KnownKey]:
         return [*self._plain.get(name.lower(), ()), *(known for known in self._others if known.is_about(name))]
 
     def kinds_of(self, names: Sequence[str]) -> list[str]:
-        """The kinds of key by which a host is known: it must be asked for one of these."""
+        """The kinds of key that are known of a host: it must be asked for one of these."""
         return list(dict.fromkeys(known.kind for name in names for known in self.find(name) if not known.revoked))
 
     def check(self, names: Sequence[str], kind: str, key: bytes, accept_new: bool) -> None:
         """Raises Unreachable unless the key is known under one of these names, or is new and new ones are accepted.
 
-        Only what is known of the first name makes a key a changed one: the others are less exact.
+        A key counts as changed only if another one is known for the first name: the other names are less exact.
         """
         with self._lock:
             lines = [known for name in names for known in self.find(name)]
             if revoked := next((known for known in lines if known.revoked and known.key == key), None):
-                raise Unreachable(say_revoked(revoked))
+                raise Unreachable(revoked_key_text(revoked))
             if any(known.key == key for known in lines):
                 return
-            if other := find_rival(self.find(names[0]), kind):
-                raise Unreachable(say_changed(names[0], other, kind, key))
+            if other := find_contradicting(self.find(names[0]), kind):
+                raise Unreachable(changed_key_text(names[0], other, kind, key))
             if not accept_new:
-                raise Unreachable(say_unknown(names[0], kind, key, self._paths))
+                raise Unreachable(unknown_key_text(names[0], kind, key, self._paths))
             self._add(names[0], kind, key)
 
     def _add(self, name: str, kind: str, key: bytes) -> None:
@@ -86,7 +86,7 @@ class KnownHosts:
             append_line(path, f"{shown} {kind} {base64.b64encode(key).decode()}")
         except OSError as error:
             raise Unreachable(f"its new host key cannot be added to {path}: {error.strerror}") from None
-        self._note(Known((name,), kind, key, path, 0, False))
+        self._add_known(KnownKey((name,), kind, key, path, 0, False))
 
 
 def name_host(hostname: str, port: int, alias: str | None) -> tuple[str, ...]:
@@ -96,8 +96,8 @@ def name_host(hostname: str, port: int, alias: str | None) -> tuple[str, ...]:
     return (hostname,) if port == SSH_PORT else (f"[{hostname}]:{port}", hostname)
 
 
-def read_known_hosts(path: Path) -> Iterator[Known]:
-    """What makes no sense is passed over, as ssh does."""
+def read_known_hosts(path: Path) -> Iterator[KnownKey]:
+    """Lines that make no sense are skipped, as ssh does."""
     try:
         lines = path.read_text(errors="replace").splitlines()
     except OSError:
@@ -111,7 +111,7 @@ def read_known_hosts(path: Path) -> Iterator[Known]:
             key = base64.b64decode(fields[2], validate=True)
         except binascii.Error:
             continue
-        yield Known(tuple(fields[0].split(",")), fields[1], key, path, number, bool(marker))
+        yield KnownKey(tuple(fields[0].split(",")), fields[1], key, path, number, bool(marker))
 
 
 def matches(pattern: str, name: str) -> bool:
@@ -134,7 +134,7 @@ def hash_name(name: str, salt: bytes) -> str:
 
 
 def append_line(path: Path, line: str) -> None:
-    """One write to a file opened for appending: neither threads nor other programs can cut a line in two."""
+    """Writes once to a file opened for appending, so that neither threads nor other programs split the line."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
     try:
@@ -149,13 +149,13 @@ def fingerprint(key: bytes) -> str:
     return "SHA256:" + base64.b64encode(hashlib.sha256(key).digest()).decode().rstrip("=")
 
 
-def find_rival(lines: Sequence[Known], kind: str) -> Known | None:
-    """The line that a key contradicts: preferably one of its own kind."""
+def find_contradicting(lines: Sequence[KnownKey], kind: str) -> KnownKey | None:
+    """The known key that a new one contradicts, preferably of the same kind."""
     valid = [known for known in lines if not known.revoked]
     return next((known for known in valid if known.kind == kind), valid[0] if valid else None)
 
 
-def say_unknown(name: str, kind: str, key: bytes, paths: Sequence[Path]) -> str:
+def unknown_key_text(name: str, kind: str, key: bytes, paths: Sequence[Path]) -> str:
     return (
         f"its host key is not known: {name} offers {kind} {fingerprint(key)}; "
         f"looked in {' and '.join(map(str, paths))}. If the fingerprint is right, "
@@ -163,7 +163,7 @@ def say_unknown(name: str, kind: str, key: bytes, paths: Sequence[Path]) -> str:
     )
 
 
-def say_changed(name: str, known: Known, kind: str, key: bytes) -> str:
+def changed_key_text(name: str, known: KnownKey, kind: str, key: bytes) -> str:
     at = f"{known.path} line {known.line}" if known.line else str(known.path)
     return (
         f"its host key has changed: {name} offers {kind} {fingerprint(key)}, "
@@ -173,7 +173,7 @@ def say_changed(name: str, known: Known, kind: str, key: bytes) -> str:
     )
 
 
-def say_revoked(known: Known) -> str:
+def revoked_key_text(known: KnownKey) -> str:
     return (
         f"its host key {fingerprint(known.key)} is marked @revoked in {known.path} line {known.line}: do not trust it"
     )

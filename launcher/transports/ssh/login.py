@@ -1,4 +1,4 @@
-"""Logging in with keys: which are tried, in which order, each read only once for all hosts; nobody is ever asked."""
+"""Login with keys: which are tried and in which order. Key files are read once a run; no password is asked for."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Candidate:
 
 
 class SharedAgent(AgentSSH):  # type: ignore[misc]
-    """One connection to the ssh-agent for all hosts; their signatures take turns on it."""
+    """One connection to the ssh-agent, used by all hosts in turn."""
 
     def __init__(self, path: str) -> None:
         super().__init__()
@@ -128,7 +128,7 @@ def read_key_file(file: str) -> Candidate:
 
 
 def read_public_half(file: str) -> bytes:
-    """The public key beside a private one, or in the file itself: that is how a key of the agent's is named."""
+    """The public key beside a private one, or in the file itself, which is how a key of the ssh-agent is named."""
     for path in (Path(f"{file}.pub"), Path(file)):
         try:
             return base64.b64decode(path.read_text(errors="replace").split()[1], validate=True)
@@ -163,20 +163,20 @@ class Login:
                 tried.append(candidate.source)
                 problems += [why] if why else []
             if not transport.is_active():
-                problems.append("the server ended the connection" + say_too_many(tried))
+                problems.append("the server ended the connection" + too_many_text(tried))
                 break
-        raise Unreachable(self._say_refused(tried, problems))
+        raise Unreachable(self._refusal_text(tried, problems))
 
-    def _say_refused(self, tried: Sequence[str], problems: Sequence[str]) -> str:
+    def _refusal_text(self, tried: Sequence[str], problems: Sequence[str]) -> str:
         if tried:
-            found = f"login as {self._user} was refused; tried {', '.join(tried)}"
+            problem = f"login as {self._user} was refused; tried {', '.join(tried)}"
             fix = "Put the public half of one into ~/.ssh/authorized_keys there, or name another user or key"
         else:
             looked = ", ".join(self._named or DEFAULT_FILES)
             agent = f"the ssh-agent at {self._agent} holds none" if self._agent else "there is no ssh-agent"
-            found = f"no key to log in with as {self._user}: looked for {looked}, and {agent}"
+            problem = f"no key to log in with as {self._user}: looked for {looked}, and {agent}"
             fix = "Name a key with ssh: {identity_files: […]} in the cluster file, or run ssh-add"
-        return ". ".join(["; ".join([found, *problems]), fix])
+        return ". ".join(["; ".join([problem, *problems]), fix])
 
 
 def try_key(transport: Any, user: str, candidate: Candidate) -> str | None:
@@ -193,7 +193,7 @@ def try_key(transport: Any, user: str, candidate: Candidate) -> str | None:
     return f"the server wants {', '.join(further)} as well, which cannot be asked for here" if further else None
 
 
-def say_too_many(tried: Sequence[str]) -> str:
+def too_many_text(tried: Sequence[str]) -> str:
     if len(tried) < 2:
         return ""
     return f" after {len(tried)} keys: name the right one with ssh: {{identity_files: […]}}, or IdentitiesOnly yes"

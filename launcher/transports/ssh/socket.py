@@ -1,4 +1,4 @@
-"""The socket under an SSH connection: made within a deadline, and cut from any thread."""
+"""The socket under an SSH connection: made within a deadline, and cancelled from any thread."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 from hostmesh.launcher.transports.pipe import end_program
 
 PROXY_TIMEOUT = 1.0
-LAST_WORDS = 64 << 10  # shown are its last lines, once secrets are taken out
+MAX_SAID = 64 << 10  # of a ProxyCommand's errors; its last lines are shown, once secrets are taken out
 
 
 class Deadline:
@@ -27,33 +27,33 @@ class Deadline:
 
 
 class CancellableSocket:
-    """Holds the socket that a connection is made or used on; once cut it cuts every later one as well."""
+    """Holds the socket that a connection is made or used on; once cancelled, it also shuts every later socket."""
 
     def __init__(self) -> None:
-        self._cut = threading.Event()
+        self._cancelled = threading.Event()
         self._socket: Any = None
 
     def hold(self, new: Any) -> None:
         self._socket = new
-        if self._cut.is_set():
+        if self._cancelled.is_set():
             shut(new)
 
-    def cut(self) -> None:
-        self._cut.set()
+    def cancel(self) -> None:
+        self._cancelled.set()
         if self._socket is not None:
             shut(self._socket)
 
     @property
-    def is_cut(self) -> bool:
-        return self._cut.is_set()
+    def is_cancelled(self) -> bool:
+        return self._cancelled.is_set()
 
     def pause(self, seconds: float) -> None:
-        """Ends early when the cable is cut."""
-        self._cut.wait(seconds)
+        """Ends early when the socket is cancelled."""
+        self._cancelled.wait(seconds)
 
     @contextlib.contextmanager
     def limit(self, deadline: Deadline) -> Iterator[None]:
-        """For calls that know no timeout of their own: at the deadline the socket is shut, which ends them."""
+        """Shuts the socket at the deadline, which ends calls that have no timeout of their own."""
         timer = threading.Timer(deadline.left(), shut, (self._socket,))
         timer.daemon = True
         timer.start()
@@ -64,8 +64,10 @@ class CancellableSocket:
 
 
 def shut(link: Any) -> None:
-    """Wakes whoever waits on the socket, which closing alone does not. Never waits itself: a tunnel through a jump
-    host, which can only be closed, would do so when the jump host is stuck."""
+    """Wakes the threads that wait on the socket, which closing alone does not; never waits itself.
+
+    A tunnel through a jump host can only be closed, and that waits when the jump host is stuck: so a thread does it.
+    """
     if not isinstance(link, socket.socket):
         threading.Thread(target=close_quietly, args=(link,), daemon=True).start()
         return
@@ -82,16 +84,16 @@ def close_quietly(link: Any) -> None:
         pass
 
 
-def connect_tcp(host: str, port: int, family: str, deadline: Deadline, cable: CancellableSocket) -> socket.socket:
-    """Each of a name's addresses gets its share of the time. Raises the last one's error."""
+def connect_tcp(host: str, port: int, family: str, deadline: Deadline, cancellable: CancellableSocket) -> socket.socket:
+    """Tries the addresses of a name in turn, each for its share of the time; raises the error of the last one."""
     families = {"inet": socket.AF_INET, "inet6": socket.AF_INET6}
-    found = socket.getaddrinfo(host, port, families.get(family, socket.AF_UNSPEC), socket.SOCK_STREAM)
+    addresses = socket.getaddrinfo(host, port, families.get(family, socket.AF_UNSPEC), socket.SOCK_STREAM)
     problem = OSError(f"{host} has no address")
-    for number, (kind, _, _, _, address) in enumerate(found):
+    for number, (kind, _, _, _, address) in enumerate(addresses):
         link = socket.socket(kind, socket.SOCK_STREAM)
-        cable.hold(link)
+        cancellable.hold(link)
         try:
-            link.settimeout(max(0.01, deadline.left() / (len(found) - number)))
+            link.settimeout(max(0.01, deadline.left() / (len(addresses) - number)))
             link.connect(address)
             link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             return link
@@ -119,17 +121,17 @@ class ProxySocket(socket.socket):
             )
 
     def close(self) -> None:
-        """Most commands end by themselves when their stdin does."""
+        """Gives the command a moment to end by itself, as most do when their stdin ends."""
         super().close()
         with self._turn:
             end_program(self._process, PROXY_TIMEOUT)
             if not self._errors.closed:
                 self._errors.seek(0)
-                self._said = self._errors.read()[-LAST_WORDS:]
+                self._said = self._errors.read()[-MAX_SAID:]
                 self._errors.close()
 
-    def explain_failure(self) -> str | None:
-        """What a command that ended badly by itself had to say; to be asked after closing."""
+    def failure_text(self) -> str | None:
+        """What a command printed that failed by itself; None otherwise. To be called after closing."""
         code = self._process.poll()
         if not code or code < 0:
             return None

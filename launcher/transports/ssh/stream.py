@@ -1,4 +1,4 @@
-"""An agent on a host reached by SSH: a fabric connection's channel."""
+"""The stream to an agent on a host reached by SSH: a channel of a fabric connection."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from hostmesh.launcher.cluster.file import Host, Ssh
+from hostmesh.launcher.cluster.model import Host, Ssh
 from hostmesh.launcher.errors import Unreachable
 from hostmesh.launcher.transports import CLOSE_TIMEOUT
 from hostmesh.launcher.transports.ssh.socket import CancellableSocket
@@ -18,52 +18,53 @@ from hostmesh.launcher.transports.ssh.socket import CancellableSocket
 if TYPE_CHECKING:
     from hostmesh.launcher.transports.ssh.connection import Network, Session
 
-# What a link may take to be closed, beyond the time its agent is given; then it is stuck.
-CUT_AFTER = 1.0
-# All that can have arrived: paramiko's window has room for 2 MiB.
+# Seconds that closing a connection may take beyond the time its agent is given; then it counts as stuck.
+CANCEL_AFTER = 1.0
+# As much as can have arrived at once: paramiko's window has room for 2 MiB.
 READ_SIZE = 2 << 20
-# What fits into one packet of the 32 KiB that OpenSSH takes; of longer pieces the rest is copied for each packet.
+# What fits into one packet of 32 KiB, OpenSSH's limit. paramiko copies the rest of a longer piece for each packet.
 WRITE_SIZE = 32_704
 
 
 def open_ssh_streams(hosts: Sequence[Host], settings: Ssh, commands: Sequence[Sequence[str]]) -> list[SshStream]:
     """Returns at once; `settings.at_once` threads connect one stream after the other."""
-    dialer = ConnectPool(settings)
-    streams = [SshStream(host, command, dialer.leave) for host, command in zip(hosts, commands, strict=True)]
-    dialer.start(streams)
+    pool = ConnectPool(settings)
+    streams = [SshStream(host, command, pool.leave) for host, command in zip(hosts, commands, strict=True)]
+    pool.start(streams)
     return streams
 
 
 class SshStream:
-    """Made at once, connected later: readers and writers wait for that."""
+    """A stream that exists at once and is connected later by a pool; readers and writers wait for that."""
 
     def __init__(self, host: Host, command: Sequence[str], when_closed: Callable[[], None]) -> None:
         self._host, self._line, self._when_closed = host, quote_for_any_shell(command), when_closed
-        self._cable = CancellableSocket()
+        self._cancellable = CancellableSocket()
         self._lock = threading.Lock()
-        self._settled = threading.Event()
+        self._connect_ended = threading.Event()
         self._session: Session | None = None
         self._problem: Unreachable | None = None
         self._is_closing = False
         self.is_open = False
 
     def connect(self, network: Network) -> None:
-        """Whatever happens, nobody is left waiting for it."""
+        """Connects, or keeps the reason why not; in every case those who wait for the connection go on."""
         session, problem = None, None
         try:
-            session = network.open_session(self._host, self._line, self._cable)
+            session = network.open_session(self._host, self._line, self._cancellable)
         except BaseException as error:
-            problem = explain_trouble(error)
+            problem = as_unreachable(error)
         with self._lock:
             self._session, is_late = session, self._is_closing
             self.is_open = session is not None
-        self.settle(problem)
+        self.end_connecting(problem)
         if session is not None and is_late:
             session.close(timeout=0.0)
 
-    def settle(self, problem: Unreachable | None) -> None:
+    def end_connecting(self, problem: Unreachable | None) -> None:
+        """Wakes everybody who waits for the connection; `problem` says why there will be none."""
         self._problem = problem
-        self._settled.set()
+        self._connect_ended.set()
 
     def read(self) -> bytes:
         session = self._await_session()
@@ -88,23 +89,23 @@ class SshStream:
 
     def _await_session(self) -> Session | None:
         """None when the stream was closed before it was connected."""
-        self._settled.wait()
+        self._connect_ended.wait()
         if self._problem is not None and not self._is_closing:
             raise self._problem
         return self._session
 
     def close(self, timeout: float = CLOSE_TIMEOUT) -> None:
-        """Gives the agent time to wind up; a link that is stuck or still being made is cut."""
+        """Gives the agent time to stop its processes; a connection that is stuck or still being made is cancelled."""
         with self._lock:
             session, was_closing, self._is_closing = self._session, self._is_closing, True
         if was_closing:
             return
         if session is not None:
-            farewell = threading.Thread(target=session.close, args=(timeout,), daemon=True)
-            farewell.start()
-            farewell.join(timeout + CUT_AFTER)
-        self._cable.cut()
-        self._settled.set()
+            closing = threading.Thread(target=session.close, args=(timeout,), daemon=True)
+            closing.start()
+            closing.join(timeout + CANCEL_AFTER)
+        self._cancellable.cancel()
+        self._connect_ended.set()
         self._when_closed()
 
 
@@ -122,7 +123,7 @@ class ConnectPool:
         self._open = len(streams)
         for stream in streams:
             self._waiting.put(stream)
-        threading.Thread(target=self._run, name="ssh-dialer", daemon=True).start()
+        threading.Thread(target=self._run, name="ssh-connect", daemon=True).start()
 
     def _run(self) -> None:
         """Every stream is connected, or told why it never will be."""
@@ -130,20 +131,20 @@ class ConnectPool:
             self._network = network = self._make_network()
             self._start_others(network)
         except BaseException as error:
-            problem = explain_trouble(error)
+            problem = as_unreachable(error)
             for stream in self._take_waiting():
-                stream.settle(problem)
+                stream.end_connecting(problem)
         else:
             self._connect_waiting(network)
 
     def _make_network(self) -> Network:
-        # Not before: fabric takes a third of a second to import.
+        # Imported only here, in a thread: fabric takes a third of a second to import.
         from hostmesh.launcher.transports.ssh.connection import Network
 
         return Network(self._settings)
 
     def _start_others(self, network: Network) -> None:
-        """This thread connects as well, so that none is waited for in vain where no more can be started."""
+        """This thread connects as well, so no stream is forgotten where no other thread can be started."""
         for _ in range(min(self._settings.at_once, self._waiting.qsize()) - 1):
             try:
                 threading.Thread(target=self._connect_waiting, args=(network,), daemon=True).start()
@@ -169,8 +170,8 @@ class ConnectPool:
             network.close()
 
 
-def explain_trouble(error: BaseException) -> Unreachable:
-    """Whatever goes wrong on the way to a connection, in the words of who can fix it."""
+def as_unreachable(error: BaseException) -> Unreachable:
+    """Any error on the way to a connection, in words that say what to fix."""
     if isinstance(error, Unreachable):
         return error
     if isinstance(error, ImportError):

@@ -1,0 +1,86 @@
+"""What a cluster file describes, as frozen values: Cluster, Host, and what runs on them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Literal
+
+TRANSPORTS = ("local", "ssh", "docker", "slurm", "kubernetes")
+METRICS_OF = ("0", "all")
+BUILT_IN_JOB = "hostmesh.worker"
+
+
+@dataclass(frozen=True)
+class Job:
+    """What each process runs: exactly one of script, module and command."""
+
+    script: str | None = None
+    module: str | None = None
+    command: tuple[str, ...] | None = None
+    args: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if [self.script, self.module, self.command].count(None) != 2:
+            raise ValueError("wanted exactly one of script, module, command")
+
+
+@dataclass(frozen=True)
+class Sync:
+    source: str = "."
+    exclude: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Setup:
+    """Commands that prepare a host, and the files that they depend on; without `inputs`, all files of the code."""
+
+    run: tuple[str, ...] = ()
+    inputs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Ssh:
+    """Settings beside what ~/.ssh/config says. Paths are absolute."""
+
+    accept_new_host_keys: bool = False
+    known_hosts: str | None = None  # instead of the user's own file
+    identity_files: tuple[str, ...] = ()
+    config: str | None = None  # instead of ~/.ssh/config
+    jump: str | None = None  # user@host:port, several with commas between
+    connect_timeout: float = 20.0
+    at_once: int = 64  # how many connections are being made at the same time
+
+
+@dataclass(frozen=True)
+class Host:
+    address: str
+    processes: int
+    python: str | None = None
+    user: str | None = None
+    port: int | None = None
+    internal_address: str | None = None
+
+
+@dataclass(frozen=True)
+class Cluster:
+    hosts: tuple[Host, ...]
+    name: str = "local"
+    transport: str = "local"
+    agent_python: str | None = None
+    ssh: Ssh = Ssh()
+    workdir: str | None = None
+    sync: Sync | None = None
+    setup: Setup = Setup()
+    env: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    secrets: tuple[str, ...] = ()
+    local_devices: Literal["auto"] | tuple[tuple[int, ...], ...] = "auto"
+    preload: tuple[str, ...] = ()
+    lease: float = 10.0  # seconds of silence after which an agent stops its processes
+    grace: float = 3.0  # seconds between the request to stop and SIGKILL, for processes that name no time of their own
+    keep_going: bool = False  # a failed process, or a lost host, ends nobody else
+    restarts: int = 0
+    hang_timeout: float | None = None
+    metrics: str = "0"  # whose reports are kept: of process 0, or all
+    run: Job | None = None

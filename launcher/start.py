@@ -1,0 +1,42 @@
+"""From a command line and a cluster to a run: the job is resolved and planned, then started or only shown."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from hostmesh.launcher.accelerators import find_local_gpus
+from hostmesh.launcher.cluster.model import Cluster
+from hostmesh.launcher.job import resolve_job
+from hostmesh.launcher.options import CommandLine
+from hostmesh.launcher.output.redact import redact_variables
+from hostmesh.launcher.output.view import choose_view
+from hostmesh.launcher.plan import Plan, make_plan, plan_json, plan_table
+
+
+def start(line: CommandLine, cluster: Cluster, command: list[str]) -> int:
+    """Returns the exit code; `command` is how the run was started, for its records."""
+    options = line.options
+    job = resolve_job(cluster, line.job, Path.cwd(), line.job_options)
+    gpus = find_local_gpus(cluster.transport, cluster.env)
+    plan = make_plan(cluster, job, options.devices, options.cold, gpus)
+    view = choose_view(options.show, options.quiet, len(plan.processes))
+    if options.dry_run:
+        print(plan_text(plan, options.json))
+        return 0
+    for setting in settings_without_effect(cluster):
+        print(f"launch: {setting} is read and checked, but has no effect yet", file=sys.stderr)
+    from hostmesh.launcher.launch import launch_plan  # here, because a dry run does without
+
+    return launch_plan(plan, options.runs, options.json, view, command)
+
+
+def plan_text(plan: Plan, as_json: bool) -> str:
+    text = json.dumps(plan_json(plan), indent=2) if as_json else plan_table(plan)
+    return redact_variables(text, plan.cluster.secrets)
+
+
+def settings_without_effect(cluster: Cluster) -> list[str]:
+    settings = {"restarts": cluster.restarts, "hang_timeout": cluster.hang_timeout}
+    return [name for name, value in settings.items() if value]

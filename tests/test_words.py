@@ -1,0 +1,30 @@
+"""Counts and lists of names as text."""
+
+from __future__ import annotations
+
+import pytest
+
+from hostmesh.launcher.words import count_things, list_some
+
+
+@pytest.mark.parametrize(
+    ("count", "thing", "text"),
+    [
+        (0, "GPU", "0 GPUs"),
+        (1, "GPU", "1 GPU"),
+        (2, "host", "2 hosts"),
+        (1, "process", "1 process"),
+        (3, "other process", "3 other processes"),
+    ],
+)
+def test_things_are_counted_in_the_plural(count: int, thing: str, text: str) -> None:
+    assert count_things(count, thing) == text
+
+
+def test_long_lists_name_a_few_and_count_the_others() -> None:
+    names = ["a", "b", "c", "d", "e"]
+    assert list_some(names[:1]) == "a"
+    assert list_some(names[:3]) == "a, b, c"
+    assert list_some(names) == "a, b, c and 2 more"
+    assert list_some(names[:4], most=4, rest="other hosts") == "a, b, c, d"
+    assert list_some(names, most=4, rest="other hosts") == "a, b, c and 2 other hosts"
