@@ -10,6 +10,7 @@ from hostmesh.worker.sources.base import Source
 from hostmesh.worker.specs.functions import call_function, find_function, is_module
 from hostmesh.worker.specs.recognise import recognise
 from hostmesh.worker.specs.spec import Spec, unknown
+from hostmesh.worker.streams.passes import function_stream, iterable_stream
 from hostmesh.worker.streams.stream import Stream
 
 __all__ = ["Source", "as_source", "as_stream", "open_source"]
@@ -78,9 +79,9 @@ def as_stream(data: Any, shards: int = 1, batched: bool | None = None) -> Stream
     if kind:
         found = _system(kind.system).stream(data, shards, batched)
     elif hasattr(data, "__iter__"):
-        found = _system("passes").iterable_stream(data, shards, batched)
+        found = iterable_stream(data, shards, batched)
     elif callable(data):
-        found = _system("passes").function_stream(data, shards, batched)
+        found = function_stream(data, shards, batched)
     else:
         raise DataError(f"{type(data).__name__} cannot be a stream: {STREAMS}")
     return found
