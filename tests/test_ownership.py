@@ -29,7 +29,7 @@ from pathlib import Path
 from hostmesh.worker.saving import ownership
 from hostmesh.worker.errors import CheckpointError
 if "elsewhere" in sys.argv:
-    ownership.machine_mark = lambda: "another host"
+    ownership.machine_id = lambda: "another host"
 sys.stdin.readline()
 try:
     held = ownership.own(Path(sys.argv[1]), lambda: None)
@@ -152,10 +152,10 @@ def test_the_next_attempt_of_a_run_takes_over_at_once_but_not_the_same_one(
             monkeypatch.setenv(name, value)
 
     be(1)
-    monkeypatch.setattr(ownership, "machine_mark", lambda: "a host that was lost")
+    monkeypatch.setattr(ownership, "machine_id", lambda: "a host that was lost")
     first = own(tmp_path, lambda: None)
     ownership._held.clear()  # as another process would see it
-    monkeypatch.setattr(ownership, "machine_mark", lambda: "another host")
+    monkeypatch.setattr(ownership, "machine_id", lambda: "another host")
     with pytest.raises(CheckpointError, match=r"in use by run 1117-abc of .* on gpu-a"):
         take(tmp_path)
     be(2)

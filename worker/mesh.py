@@ -14,6 +14,7 @@ from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh
 
 from hostmesh.worker.distributed import require_joined
+from hostmesh.worker.words import count
 
 
 def make_mesh(
@@ -107,4 +108,4 @@ def _shown(axes: Mapping[str, int]) -> str:
 
 def _shown_processes(shape: tuple[int, ...]) -> str:
     processes, devices = shape
-    return f"{processes} {'process' if processes == 1 else 'processes'} of {devices}"
+    return f"{count(processes, 'process')} of {devices}"

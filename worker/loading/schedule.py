@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-TAILS = ("carry", "pad", "drop")
+from hostmesh.worker.loading.choices import TAILS, require_choice
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """Position p is place p % length of epoch p // length; a step takes `batch_size` positions or, padded, fewer.
+    """Position p is record p % length of epoch p // length; a step takes `batch_size` positions or, padded, fewer.
 
     With `carry` the remainder of an epoch begins the next one, and that of the last epoch, fewer than a batch, is left
     out: no record is used more often than there are epochs.
@@ -22,8 +22,7 @@ class Schedule:
     steps: int | None = None
 
     def __post_init__(self) -> None:
-        if self.tail not in TAILS:
-            raise ValueError(f"tail wants one of {', '.join(TAILS)}; found {self.tail!r}")
+        require_choice("tail", self.tail, TAILS)
         for name in ("batch_size", "epochs", "steps"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):

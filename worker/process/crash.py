@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Iterator
 from types import TracebackType
 
-from hostmesh.worker.process.place import describe_frame, find_place, is_library
+from hostmesh.worker.process.user_frames import describe_frame, find_user_frame, is_library
 
 MAX_MESSAGE = 2000
 MAX_TRACEBACK = 16_000
@@ -34,7 +34,7 @@ FRAME = re.compile(r'  File "(?P<file>[^"]*)", line (?P<line>\d+), in (?P<name>.
 
 def crash_record(error: BaseException) -> dict[str, object]:
     text = "".join(traceback.format_exception(error))
-    kind, message, place = _type_name(error), _message(error), _place(error.__traceback__)
+    kind, message, place = _type_name(error), _message(error), _raised_at(error.__traceback__)
     if (inner := _raised_by_callback(message)) is not None:
         kind, message, inner_place = inner
         place = f"{inner_place} (a callback of {place})" if inner_place else place
@@ -109,9 +109,9 @@ def _type_name(error: BaseException) -> str:
     return kind.__name__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__name__}"
 
 
-def _place(trace: TracebackType | None) -> str | None:
+def _raised_at(trace: TracebackType | None) -> str | None:
     """Where no frame is the user's: the innermost that is not a library's, else the innermost of all."""
-    if (place := find_place(trace)) is not None:
+    if (place := find_user_frame(trace)) is not None:
         return place
     frames = traceback.extract_tb(trace)
     if not frames:

@@ -16,7 +16,7 @@ def host_name() -> str:
 
 
 @cache
-def machine_mark() -> str | None:
+def machine_id() -> str | None:
     """The same for processes that see each other's pids; None where that is not known."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()

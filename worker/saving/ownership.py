@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from hostmesh.worker.errors import CheckpointError
 from hostmesh.worker.identity import Identity
-from hostmesh.worker.process.machine import host_name, machine_mark
+from hostmesh.worker.process.machine import host_name, machine_id
 
 # `.owner-3`: whoever made the file with the highest number owns the folder. To take it over is to make the next one,
 # which only one process can: the exclusive creation of a file is the one lock that network filesystems agree on.
@@ -60,7 +60,7 @@ class Owner:
             program=os.path.basename(sys.argv[0]) or "python",
             user=_user(),
             host=host_name(),
-            machine=machine_mark(),
+            machine=machine_id(),
             pid=pid,
             started=_look_up(pid)[1],
             since=datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC"),
@@ -72,7 +72,7 @@ class Owner:
 
     def is_alive(self) -> bool | None:
         """None where that cannot be told from here."""
-        if self.machine is None or self.machine != machine_mark():
+        if self.machine is None or self.machine != machine_id():
             return None
         try:
             os.kill(self.pid, 0)
@@ -165,13 +165,13 @@ def own(folder: Path, prepare: Callable[[], None]) -> Ownership:
         file = folder / f".owner-{before[-1] + 1 if before else 1}"
         if _make(file):
             if set(_numbers(folder)) == {*before, int(file.name.rpartition("-")[2])}:
-                return _settle(file, me, [folder / f".owner-{number}" for number in before], prepare)
+                return _become_owner(file, me, [folder / f".owner-{number}" for number in before], prepare)
             _remove(file)  # somebody was quicker, who saw other files than this process
         time.sleep(LOOK_EVERY)
     raise CheckpointError(f"{folder} cannot be owned: found another owner {TRIES} times, wanted none")
 
 
-def _settle(file: Path, me: Owner, old: list[Path], prepare: Callable[[], None]) -> Ownership:
+def _become_owner(file: Path, me: Owner, old: list[Path], prepare: Callable[[], None]) -> Ownership:
     mine = _held[file.parent] = Ownership(file, me)
     try:
         for other in old:

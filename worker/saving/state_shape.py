@@ -9,7 +9,8 @@ from typing import Any, TypeAlias
 
 import jax
 
-from hostmesh.worker.errors import CheckpointError, list_some
+from hostmesh.worker.errors import CheckpointError
+from hostmesh.worker.words import list_some
 
 PyTree: TypeAlias = Any
 

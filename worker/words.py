@@ -1,0 +1,25 @@
+"""Lists and plurals in messages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+MAX_LISTED = 4
+
+
+def list_some(items: Sequence[str]) -> str:
+    """`first; second; third; fourth; and 12 more`."""
+    more = len(items) - MAX_LISTED
+    return "; ".join([*items[:MAX_LISTED], *([f"and {more} more"] if more > 0 else [])])
+
+
+def plural(number: int, noun: str) -> str:
+    """The noun alone: `process` for 1, `processes` for any other number."""
+    if number == 1:
+        return noun
+    return f"{noun}{'es' if noun.endswith('s') else 's'}"
+
+
+def count(number: int, noun: str) -> str:
+    """`1 process`, `4 devices`."""
+    return f"{number} {plural(number, noun)}"
