@@ -38,7 +38,7 @@ except CheckpointError as error:
     sys.exit(1)
 print("owns", flush=True)
 for line in sys.stdin:
-    print(held.lost(), flush=True)
+    print(held.why_lost(), flush=True)
 """
 
 StartOwner = Callable[..., "subprocess.Popen[str]"]
@@ -160,7 +160,7 @@ def test_the_next_attempt_of_a_run_takes_over_at_once_but_not_the_same_one(
         take(tmp_path)
     be(2)
     second = own(tmp_path, lambda: None)
-    assert first.lost() is not None and second.lost() is None
+    assert first.why_lost() is not None and second.why_lost() is None
     second.release()
     first.release()
     assert os.listdir(tmp_path) == []
@@ -192,7 +192,7 @@ held = own(Path({str(tmp_path)!r}), lambda: None)
 if (pid := os.fork()) == 0:
     sys.exit()
 os.waitpid(pid, 0)
-assert held.lost() is None, held.lost()
+assert held.why_lost() is None, held.why_lost()
 """
     subprocess.run([sys.executable, "-c", code], env=clean_env(), check=True)
     assert os.listdir(tmp_path) == []

@@ -22,7 +22,7 @@ class Device(Hashable, Protocol):
 
 
 class Sharding(Protocol):
-    """What is asked of a jax sharding; `num_devices` as well, when it does not fit."""
+    """What is used of a jax sharding. When the shape does not fit, `num_devices` is used too."""
 
     def devices_indices_map(self, global_shape: Shape, /) -> Mapping[Any, Index]: ...
 

@@ -35,7 +35,7 @@ from hostmesh.worker.streams.stream import Stream
 from hostmesh.worker.words import count
 
 DEFAULT_EPOCHS = 15
-# Steps given to the devices and not yet done: enough to keep them busy, few enough to see who waits for whom.
+# Steps given to the devices and not yet done: enough to keep them busy, few enough to notice a slow loader.
 IN_FLIGHT = 2
 
 
@@ -95,7 +95,7 @@ class Job:
         if found is None:
             return None
         self.state, position = found
-        assert isinstance(position, int)  # as every source's
+        assert isinstance(position, int)  # the state of a source, not of a stream
         if position > self.total:
             raise SettingsError(
                 f"found a checkpoint at step {position} in {self.settings.checkpoint_dir}, wanted one of at most"
@@ -129,7 +129,7 @@ class Job:
             say(f"going on after step {self.resumed_from}, saved in {self.settings.checkpoint_dir}")
 
     def _follow(self, step: int, scores: Scores) -> None:
-        """Waits for the step that was given to the devices some steps ago."""
+        """Reports a step, and waits for the one that was given to the devices some steps ago."""
         report(step, loss=scores.loss / scores.rows)
         self.in_flight.append((step, scores))
         if not self.progress.is_counting:
@@ -162,7 +162,7 @@ class Job:
         return f"in {self.settings.source} found numbers that are not finite, in records of that step: {strange}"
 
     def _require_finite_state(self) -> bool:
-        """The loss of a step is that of the parameters before it."""
+        """Checks the parameters too, because the loss of a step is that of the parameters before it."""
         step = self.loader.step
         if not (is_finite := self.finite.check(self.state)):
             self._refuse_not_finite(f"step {step}: the parameters are not finite after it", lambda: self._explain(step))
@@ -186,7 +186,7 @@ class Job:
         return found
 
     def _save(self) -> bool:
-        """Only what is known to be good: the losses of all steps before it have been looked at, and it itself."""
+        """Saves only a finite state, after the losses of all steps before it have been checked."""
         assert self.checkpoint is not None
         self._wait_for_all()
         if not self._require_finite_state():

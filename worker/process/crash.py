@@ -1,4 +1,4 @@
-"""An uncaught exception as a record: its type, message, place in the user's code, and traceback."""
+"""An uncaught exception as a record: its type, message, line in the user's code, and traceback."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LOST_PEER = re.compile(
 MISMATCH = re.compile(r"collective mismatch", re.IGNORECASE)
 # How jax hands on what a callback raised: its traceback, without source lines, in the message of an error of its own.
 CALLBACK = re.compile(r"CpuCallback error|error calling callback", re.IGNORECASE)
-# What input() says, and what is behind it here.
+# What input() raises, and the reason for it here.
 END_OF_INPUT = "EOF when reading a line"
 NO_INPUT = "this process has no stdin: only `launch --local 1` in the foreground passes its own on, for input() and pdb"
 TRACEBACK = "Traceback (most recent call last):\n"
@@ -50,7 +50,7 @@ def crash_record(error: BaseException) -> dict[str, object]:
 
 
 def explain_no_input(error: BaseException) -> str | None:
-    """For one that came of reading an input which has nothing to read: `input()`, or the debugger's prompt."""
+    """For an exception of `input()`, or of the debugger's prompt, in a process that has no input."""
     *_, last = [None, *(frame.f_globals.get("__name__") for frame, _ in traceback.walk_tb(error.__traceback__))]
     asked = (isinstance(error, EOFError) and str(error) == END_OF_INPUT) or last in ("bdb", "pdb")
     return NO_INPUT if asked and _reads_nothing() else None
@@ -82,7 +82,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def _raised_by_callback(message: str) -> tuple[str, str, str | None] | None:
-    """Type, message and place of the user's own exception inside jax's, if there is one."""
+    """Type, message and line of the user's own exception inside jax's, if there is one."""
     head, found, rest = message.rpartition(TRACEBACK)
     if not found or not CALLBACK.search(head):
         return None
@@ -110,7 +110,7 @@ def _type_name(error: BaseException) -> str:
 
 
 def _raised_at(trace: TracebackType | None) -> str | None:
-    """Where no frame is the user's: the innermost that is not a library's, else the innermost of all."""
+    """The innermost frame of the user's code. Else the innermost that is not a library's, else the innermost of all."""
     if (place := find_user_frame(trace)) is not None:
         return place
     frames = traceback.extract_tb(trace)

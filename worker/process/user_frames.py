@@ -1,4 +1,4 @@
-"""Where in the user's own code something was raised."""
+"""The line of the user's own code in which something was raised."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ LOOK_EVERY = 0.001
 
 
 class _Metric:
-    """What was reported under one name and not sent yet: the oldest, the newest, and some in between."""
+    """The values of one name that are not sent yet: the oldest, the newest, and some in between."""
 
     __slots__ = ("unsent", "thinned", "is_finite", "changes", "_allowed", "_counted_at")
 
@@ -51,7 +51,7 @@ class _Metric:
         self._counted_at = now
 
     def add(self, step: int, value: Any) -> None:
-        # The oldest always stays: of a device that is far behind, the newest is never ready.
+        # The oldest always stays: on a device that is far behind, the newest is never ready.
         if len(self.unsent) > 1 and self.unsent[-1][0] == step:
             self.unsent.pop()
         elif len(self.unsent) == MAX_UNSENT:

@@ -59,7 +59,7 @@ def is_in_computation(value: Any) -> bool:
 
 
 def read_all(values: Iterable[tuple[int, Any]]) -> list[tuple[int, Number]]:
-    """Of those that are to be had."""
+    """The numbers of those values that can be read."""
     return [(step, number) for step, value in values if (number := _read(value)) is not None]
 
 
@@ -70,7 +70,7 @@ def _read(value: Any) -> Number | None:
         return None
     try:
         return _plain(value.item())
-    except Exception:  # its computation failed, which whoever uses its result is told
+    except Exception:  # its computation failed, and the script gets the error when it uses the result
         return None
 
 
@@ -84,5 +84,5 @@ def is_finite(number: Number) -> bool:
 
 
 def to_json(number: Number) -> int | float | str:
-    """JSON has no word for what is not finite."""
+    """Text for a number that is not finite, which JSON cannot hold."""
     return number if is_finite(number) else str(float(number))

@@ -26,11 +26,13 @@ from hostmesh.worker.process.machine import host_name, machine_id
 # `.owner-3`: whoever made the file with the highest number owns the folder. To take it over is to make the next one,
 # which only one process can: the exclusive creation of a file is the one lock that network filesystems agree on.
 OWNER_FILE = re.compile(r"\.owner-(\d+)")
-# The owner touches its file so often; a process that saw no change for so long takes over. Only its own clock counts.
+# The owner touches its file every BEAT_EVERY seconds. A process that saw no change for STALE_AFTER seconds, by its own
+# clock, takes over.
 BEAT_EVERY = 2.0
 STALE_AFTER = 20.0
 LOOK_EVERY = 0.1
-# Of quiet: a look that took longer says that the filesystem was away, for the owner's beat too.
+# Seconds of silence that one look counts at most. A look that took longer means that the filesystem did not answer, and
+# then the owner could not touch its file either.
 MAX_LOOK = 0.5
 TRIES = 50
 
@@ -109,8 +111,8 @@ class Ownership:
             self._give_back()
             atexit.unregister(self._give_back)
 
-    def lost(self) -> str | None:
-        """Why this process may not write any more, if so."""
+    def why_lost(self) -> str | None:
+        """Why this process may not write any more, or None."""
         try:
             newest = _numbers(self.file.parent)[-1:]
             name = f".owner-{newest[0]}" if newest else "no owner"
@@ -131,7 +133,7 @@ class Ownership:
                     os.utime(self.file)
 
     def _is_foreign(self) -> bool:
-        """After a takeover, and when that one has ended, somebody else may have a file of this name."""
+        """Whether the file is another owner's: after a takeover that has ended, its name may be used again."""
         found = _look(self.file)
         return found is not None and found.owner is not None and found.owner.token != self.owner.token
 
@@ -154,7 +156,7 @@ def own(folder: Path, prepare: Callable[[], None]) -> Ownership:
     """Raises where somebody else owns the folder. `prepare` is called by the new owner, before others hear its name."""
     folder = folder.resolve()  # two ways to one folder are one folder
     held = _held.get(folder)
-    if held is not None and held.lost() is None:
+    if held is not None and held.why_lost() is None:
         held.share()
         return held
     me = Owner.here()

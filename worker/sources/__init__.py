@@ -1,4 +1,4 @@
-"""Whatever holds records becomes a source or a stream here; a system is imported when something of it is used."""
+"""Makes a source or a stream of whatever holds records; a system is imported when something of it is used."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hostmesh.worker.streams.stream import Stream
 
 __all__ = ["Source", "as_source", "as_stream", "open_source"]
 
-# The file beside this one that opens a scheme's specs.
+# The module of this folder that opens the specs of a scheme.
 SCHEMES = {
     "arrayrecord": "array_record",
     "digits": "digits",

@@ -1,4 +1,4 @@
-"""Records or batches of them: what the steps of a pipeline say of its items, held against the first one it gives."""
+"""Whether a stream gives records or batches: what its pipeline says, checked against the first item."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Items:
     sizes: frozenset[int] = frozenset()
 
     def check(self, item: Any, name: str) -> None:
-        """Steps of the user's own may do anything: a record, or a batch, must at least be able to be one."""
+        """Steps of the user's own may do anything, so the first item is checked for what it can be."""
         rows = count_equal_rows(item)
         if self.batched is None and rows is not None:
             found = f"every array of the first one has {rows} rows"
@@ -37,7 +37,7 @@ class Items:
     def _can_be_batch(self, item: Any, rows: int | None) -> bool:
         if rows is None or not self.sizes or rows in self.sizes:
             return rows is not None
-        # A batch may be a short one. But where a list is as long as a batch, it is one of records.
+        # A batch may be short. But a list that is as long as a batch is a list of records.
         return rows < max(self.sizes) and self.sizes.isdisjoint(_list_lengths(item))
 
 
@@ -51,7 +51,7 @@ def batches_of(size: Any) -> Items:
 
 
 def combine(parts: Iterable[Items]) -> Items:
-    """What is made of items of all these."""
+    """What a step gives that mixes items of all these."""
     found = list(parts)
     if len({part.batched for part in found}) != 1:
         return UNKNOWN
@@ -59,7 +59,7 @@ def combine(parts: Iterable[Items]) -> Items:
 
 
 def decide(said: Items, batched: bool | None, name: str) -> tuple[bool, Check | None]:
-    """Whether a stream comes in batches, and what its first item must be asked: nothing, where the user said it."""
+    """Whether a stream gives batches, and how its first item is checked: not at all where the user has said it."""
     if batched is not None:
         return batched, None
     return said.batched is True, None if said == RECORDS else lambda item: said.check(item, name)

@@ -14,7 +14,7 @@ from hostmesh.worker.loading.layout import RowSet
 from hostmesh.worker.loading.reader import StepRows, Transforms
 from hostmesh.worker.loading.rows import Block, stack_records, take_rows
 from hostmesh.worker.streams.shard import BlockReader, RecordReader, ShardReader, join_blocks
-from hostmesh.worker.streams.skipping import Skipping
+from hostmesh.worker.streams.skipping import SkipProgress
 from hostmesh.worker.streams.stream import Stream
 from hostmesh.worker.verify.fingerprint import fingerprint_records
 
@@ -70,7 +70,7 @@ class StreamReader:
                 if position is not None and (problem := reader.resume(position, steps * self.share)):
                     told = f"{self.stream.name}: shard {shard} is read again from its start, because {problem}"
                     print(told, file=sys.stderr, flush=True)
-            progress = Skipping(steps, self.stream.name)
+            progress = SkipProgress(steps, self.stream.name)
             for step in range(1, steps + 1):
                 for shard, reader in self._readers.items():
                     self._skip_to(step * self.share, shard, reader)
