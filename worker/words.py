@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-MAX_LISTED = 4
 
-
-def list_some(items: Sequence[str]) -> str:
+def list_some(items: Sequence[str], limit: int = 4, separator: str = "; ") -> str:
     """`first; second; third; fourth; and 12 more`."""
-    more = len(items) - MAX_LISTED
-    return "; ".join([*items[:MAX_LISTED], *([f"and {more} more"] if more > 0 else [])])
+    more = len(items) - limit
+    return separator.join([*items[:limit], *([f"and {more} more"] if more > 0 else [])])
 
 
 def plural(number: int, noun: str) -> str:

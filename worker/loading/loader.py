@@ -45,17 +45,17 @@ class Loader:
 
     - `source`: a spec string, arrays, an object with `__len__` and `read(ids)` or `__getitem__`, a library's dataset,
       or a `hostmesh.Stream`.
-    - `mesh`: its axes in `spec` split the batch, the first unless told; or a sharding. A tree of either is for rows
-      whose arrays are cut differently.
+    - `mesh`: the axes named in `spec` split the rows of a batch, by default the first axis. Or a sharding instead of a
+      mesh. A tree of specs or of shardings is for rows whose arrays are split differently.
     - `map(block)` or `map(block, ids, rng)` changes a block of rows; `rng` depends on the global position only.
     - `collate(records)` or `collate(records, ids, rng)` makes a block of a list of records: for rows that need padding
       to one length.
     - `loading`: `per_process` reads what this process's devices need; `per_device` reads for each device, in threads;
       `global` reads all rows everywhere; `reshard` reads an equal share, and the devices exchange rows.
-    - `tail`: `carry`, the remainder of an epoch begins the next; `pad`, with a boolean `mask`; or `drop`. What the last
-      epoch leaves over, or with `drop` each, is in no batch: `loader.left_out` records.
-    - `prefetch`: batches read ahead by a thread, 0 for none; `device_prefetch`: those put on the devices ahead.
-    - `verify`: compare all of the data between processes, not only a few records; a thread does it beside training.
+    - `tail`: `carry`, the remainder of an epoch begins the next; `pad`, with a boolean `mask`; or `drop`. The records
+      that are in no batch are counted by `loader.left_out`.
+    - `prefetch`: how many batches a thread reads ahead; `device_prefetch`: how many it puts on the devices ahead.
+    - `verify`: compare all of the data between processes, not only a few records, in a thread beside training.
     """
 
     def __init__(
@@ -154,12 +154,12 @@ class Loader:
         return self._layout.finish(arrays)
 
     def state(self) -> LoaderState:
-        """Batches delivered so far: all there is to save. Of a stream, also how to get there without reading it all:
-        what this process knows of that, which `Checkpoint.save` puts together for all."""
+        """What to save: the number of batches delivered so far. Of a stream also the positions that this process knows,
+        from which it goes on without reading everything again; `Checkpoint.save` merges those of all processes."""
         return self._rows.state(self.step)
 
     def restore(self, state: LoaderState) -> None:
-        """Go on, or back, to just after that many batches; a stream that is only told how many is read again."""
+        """Go on, or back, to just after that many batches. A stream is read again where the state is a number alone."""
         step, total = self._rows.step_of(state), self._total
         if isinstance(step, bool) or not isinstance(step, int) or step < 0 or (total is not None and step > total):
             upto = "" if total is None else f" to {total}"

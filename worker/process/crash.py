@@ -34,14 +34,14 @@ FRAME = re.compile(r'  File "(?P<file>[^"]*)", line (?P<line>\d+), in (?P<name>.
 
 def crash_record(error: BaseException) -> dict[str, object]:
     text = "".join(traceback.format_exception(error))
-    kind, message, place = _type_name(error), _message(error), _raised_at(error.__traceback__)
+    kind, message, where = _type_name(error), _message(error), _raised_at(error.__traceback__)
     if (inner := _raised_by_callback(message)) is not None:
-        kind, message, inner_place = inner
-        place = f"{inner_place} (a callback of {place})" if inner_place else place
+        kind, message, inner_where = inner
+        where = f"{inner_where} (a callback of {where})" if inner_where else where
     return {
         "type": kind,
         "message": message[:MAX_MESSAGE],
-        "place": place,
+        "place": where,
         "traceback": text[-MAX_TRACEBACK:],
         "lost_peer": any(map(_is_lost_peer, _chain(error))),
         "hint": explain_no_input(error),
@@ -88,13 +88,13 @@ def _raised_by_callback(message: str) -> tuple[str, str, str | None] | None:
         return None
     lines = rest.splitlines()
     frames = [match for line in lines if (match := FRAME.match(line))]
-    said = [line for line in lines if not line.startswith("  ")]
+    unindented = [line for line in lines if not line.startswith("  ")]
     own = [frame for frame in frames if not is_library(frame["file"])]
-    if not said or not own:
+    if not unindented or not own:
         return None
-    kind, _, first = said[0].partition(": ")
-    place = describe_frame(own[-1]["file"], own[-1]["line"], own[-1]["name"])
-    return kind, "\n".join([first, *said[1:]]).strip(), place
+    kind, _, first = unindented[0].partition(": ")
+    where = describe_frame(own[-1]["file"], own[-1]["line"], own[-1]["name"])
+    return kind, "\n".join([first, *unindented[1:]]).strip(), where
 
 
 def _message(error: BaseException) -> str:
@@ -111,8 +111,8 @@ def _type_name(error: BaseException) -> str:
 
 def _raised_at(trace: TracebackType | None) -> str | None:
     """The innermost frame of the user's code. Else the innermost that is not a library's, else the innermost of all."""
-    if (place := find_user_frame(trace)) is not None:
-        return place
+    if (where := find_user_frame(trace)) is not None:
+        return where
     frames = traceback.extract_tb(trace)
     if not frames:
         return None

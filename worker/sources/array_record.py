@@ -17,10 +17,12 @@ from hostmesh.worker.sources.base import BlockSource, RecordSource
 from hostmesh.worker.specs.functions import find_function
 from hostmesh.worker.specs.spec import Spec
 from hostmesh.worker.verify.content import Content, of_files
+from hostmesh.worker.words import list_some
 
 # For random access; beyond this the options of the reader made no measurable difference.
 READER_OPTIONS = "readahead_buffer_size:0,max_parallelism:0"
 READER_BUFFER = 1 << 15
+MAX_NAMED = 10  # records that cannot be read
 
 HOW_TO_DECODE = """say what is in a record, by one of
   fields=image:uint8:28x28,label:int32   values of fixed width, one after another, little-endian
@@ -136,7 +138,8 @@ class Files:
             rows: list[bytes] = reader.read((ids - first).tolist())
         except (RuntimeError, IndexError) as error:
             bad = [id_ for id_ in np.unique(ids).tolist() if not _is_readable(reader, id_ - first)]
-            raise DataError(f"{file_slice.path} cannot be read at the records {_listed(bad)}: {error}") from error
+            shown = list_some(list(map(str, bad)), MAX_NAMED, ", ")
+            raise DataError(f"{file_slice.path} cannot be read at the records {shown}: {error}") from error
         return rows
 
 
@@ -146,10 +149,6 @@ def _count(file_slice: FileSlice, reader: Any) -> int:
     if file_slice.skip + wanted > there:
         raise DataError(f"{file_slice.path} has {there} records, wanted {file_slice.skip + wanted}")
     return wanted
-
-
-def _listed(ids: list[int]) -> str:
-    return ", ".join(map(str, ids[:10])) + (f" and {len(ids) - 10} more" if len(ids) > 10 else "")
 
 
 def _open_file(path: str) -> Any:

@@ -18,7 +18,7 @@ SAY_IT = "say which they are: as_stream(data, batched=True), or batched=False"
 
 @dataclass(frozen=True)
 class Items:
-    """`batched` is None where nobody can tell; `sizes` holds how many records a batch has, as far as that is said."""
+    """`batched` is None where it is not known; `sizes` are the batch sizes, as far as they are known."""
 
     batched: bool | None
     sizes: frozenset[int] = frozenset()
@@ -58,11 +58,11 @@ def combine(parts: Iterable[Items]) -> Items:
     return Items(found[0].batched, frozenset().union(*(part.sizes for part in found)))
 
 
-def decide(said: Items, batched: bool | None, name: str) -> tuple[bool, Check | None]:
+def decide(declared: Items, batched: bool | None, name: str) -> tuple[bool, Check | None]:
     """Whether a stream gives batches, and how its first item is checked: not at all where the user has said it."""
     if batched is not None:
         return batched, None
-    return said.batched is True, None if said == RECORDS else lambda item: said.check(item, name)
+    return declared.batched is True, None if declared == RECORDS else lambda item: declared.check(item, name)
 
 
 def count_equal_rows(item: Any) -> int | None:

@@ -68,8 +68,8 @@ class StreamReader:
             for shard, reader in self._readers.items():
                 position = positions.get(str(shard))
                 if position is not None and (problem := reader.resume(position, steps * self.share)):
-                    told = f"{self.stream.name}: shard {shard} is read again from its start, because {problem}"
-                    print(told, file=sys.stderr, flush=True)
+                    line = f"{self.stream.name}: shard {shard} is read again from its start, because {problem}"
+                    print(line, file=sys.stderr, flush=True)
             progress = SkipProgress(steps, self.stream.name)
             for step in range(1, steps + 1):
                 for shard, reader in self._readers.items():
