@@ -29,7 +29,7 @@ class Checkpoint:
     """The newest `keep` steps in a folder that all hosts mount; every process makes the same calls.
 
     `data_spec` says what the loader's state means: a step that was saved with another one is refused. The folder
-    belongs to one program at a time, from here until `close` or its end; another one is refused and told which.
+    belongs to one program at a time, from here until `close` or its end; another one is refused with its owner's name.
     With `read_only` nothing is owned, written or removed: to evaluate what another run saves. After an exception call
     neither `wait` nor `close`: they wait for processes that may be gone.
     """

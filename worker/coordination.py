@@ -1,4 +1,4 @@
-"""Small values exchanged between processes through jax's coordination service: every wait ends, and says for whom."""
+"""Small values exchanged through jax's coordination service: every wait has a timeout, and names who is missing."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def require_same(what: str, value: Mapping[str, JSON], timeout: float = TIMEOUT)
 
 @contextmanager
 def share_failure(what: str, timeout: float = TIMEOUT) -> Iterator[None]:
-    """All leave the body well, or all raise: its own error where it failed, elsewhere "process 2 failed to …".
+    """Either no process raises, or all do: its own error where the body failed, elsewhere "process 2 failed to …".
 
     A process that fails waits for nobody.
     """

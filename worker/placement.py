@@ -41,7 +41,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Placement:
-    """The rows of one process, and who shares them.
+    """The rows of a global array that one process loads, and the processes that load the same.
 
     A process loads the rows of `row_runs` in that order into one block. `device_rows` says which part of that block
     each of its devices wants: `block[device_rows[device]]`, where the first slice counts local rows and the others

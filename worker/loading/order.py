@@ -32,7 +32,10 @@ HALF_WORD = np.uint64(32)
 
 @dataclass(frozen=True)
 class Order:
-    """Record ids at global positions 0, 1, 2, … over endless epochs of `length` records each."""
+    """Which record stands at the global positions 0, 1, 2, …: in every epoch each of `length` records once.
+
+    With `shuffle` every epoch has another order, which depends on the seed and the epoch only.
+    """
 
     length: int
     seed: int = 0

@@ -1,4 +1,4 @@
-"""One owner of a folder at a time: others are told its name, and it is replaced when it no longer lives."""
+"""A folder has one owner at a time: others are refused with its name, and replace it when it is dead."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Owner:
         return f"{what} of {self.user} on {self.host} (pid {self.pid}) since {self.since}"
 
     def is_alive(self) -> bool | None:
-        """None where that cannot be told from here."""
+        """None where that is not known here."""
         if self.machine is None or self.machine != machine_id():
             return None
         try:
@@ -153,7 +153,7 @@ _held: dict[Path, Ownership] = {}
 
 
 def own(folder: Path, prepare: Callable[[], None]) -> Ownership:
-    """Raises where somebody else owns the folder. `prepare` is called by the new owner, before others hear its name."""
+    """Raises where somebody else owns the folder. The new owner calls `prepare` before others can read its name."""
     folder = folder.resolve()  # two ways to one folder are one folder
     held = _held.get(folder)
     if held is not None and held.why_lost() is None:
@@ -245,7 +245,7 @@ def _make(file: Path) -> bool:
 
 
 def _write(file: Path, owner: Owner) -> bool:
-    """False on a full disk, where what the last owner left may have to go first."""
+    """False on a full disk: then leftovers of the last owner have to be removed first."""
     try:
         file.write_text(_as_text(owner))
     except OSError as error:
@@ -260,7 +260,7 @@ def _as_text(owner: Owner) -> str:
 
 
 def _remove(file: Path) -> None:
-    with suppress(OSError):  # of another user in a folder where one may not: a higher number counts more
+    with suppress(OSError):  # it may be another user's: then the file with the higher number counts
         file.unlink()
 
 
@@ -269,7 +269,7 @@ def _numbers(folder: Path) -> list[int]:
 
 
 def _look_up(pid: int) -> tuple[str | None, str | None]:
-    """A process's state, and when it started in ticks of its machine: a pid is used again, the two together never."""
+    """A process's state, and when it started in ticks of its machine: pids are reused, but not with the same start."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

@@ -39,7 +39,10 @@ STREAMS = """wanted one of
 
 
 def open_source(spec: str) -> Source | Stream:
-    """`digits:train`, `npz:PATH`, …, or `module:function?key=value`, whose result is used as a source."""
+    """The source that a spec string names: `digits:train`, `npz:PATH`, … (docs/loading.md has all of them).
+
+    With `module:function?key=value` the function is called, and its result is used as a source.
+    """
     parsed = Spec.parse(spec)
     if parsed.scheme in SCHEMES:
         found: Source | Stream = _system(SCHEMES[parsed.scheme]).open_spec(parsed)
@@ -69,7 +72,11 @@ def as_source(data: Any) -> Source | Stream:
 
 
 def as_stream(data: Any, shards: int = 1, batched: bool | None = None) -> Stream:
-    """Records that only come in order; `batched` says they come in blocks, where the object itself cannot tell."""
+    """A stream of records that only come in order, in so many shards.
+
+    `data` is a dataset of a library, something that can be iterated again and again, or a function f(shard, shards)
+    that begins a pass. `batched` says whether its items are batches, where that is not known from the object itself.
+    """
     if isinstance(data, Stream):
         return data
     kind = recognise(data)

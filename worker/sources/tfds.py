@@ -37,7 +37,7 @@ def open_spec(spec: Spec) -> RecordSource:
 
 
 def source(data: Any) -> BlockSource | RecordSource:
-    """What `tfds.data_source` gave. With decoders of the user's own it is read through TFDS, else around it."""
+    """What `tfds.data_source` gave. With decoders of the user's own it is read through TFDS, else directly."""
     from tensorflow_datasets import decode
 
     info = data.dataset_info
