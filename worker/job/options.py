@@ -28,7 +28,7 @@ class JobOption(NamedTuple):
         return f"{self.help}{choices}{'' if self.default is None else f' (default {self.default})'}"
 
 
-JOB_OPTIONS = (
+_OPTIONS = (
     JobOption("--source", "SPEC", "records with image and label to train on", default=SOURCE),
     JobOption("--eval-source", "SPEC", "records to evaluate on (default: the test split of digits, else --source)"),
     JobOption("--batch-size", "N", "rows of a global batch", int, 128),
@@ -46,3 +46,4 @@ JOB_OPTIONS = (
     JobOption("--nan", "HOW", "what to do about a loss that is not finite", default="stop", choices=NAN),
     JobOption("--no-verify", None, "do not compare all of the data between hosts, only a few records"),
 )
+JOB_OPTIONS = {option.name: option for option in _OPTIONS}

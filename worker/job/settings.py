@@ -69,7 +69,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="python -m hostmesh.worker", description="Train a classifier, with any source, mesh and loading."
     )
-    for option in JOB_OPTIONS:
+    for option in JOB_OPTIONS.values():
         if option.value is None:
             parser.add_argument(option.name, action="store_true", help=option.full_help)
         else:
