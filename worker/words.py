@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 
-def list_some(items: Sequence[str], limit: int = 4, separator: str = "; ") -> str:
+def list_some(items: Sequence[str], limit: int = 4, separator: str = "; ", before_rest: str = "; ") -> str:
     """`first; second; third; fourth; and 12 more`."""
     more = len(items) - limit
-    return separator.join([*items[:limit], *([f"and {more} more"] if more > 0 else [])])
+    shown = separator.join(items[:limit])
+    return f"{shown}{before_rest}and {more} more" if more > 0 else shown
 
 
 def plural(number: int, noun: str) -> str:

@@ -138,7 +138,7 @@ class Files:
             rows: list[bytes] = reader.read((ids - first).tolist())
         except (RuntimeError, IndexError) as error:
             bad = [id_ for id_ in np.unique(ids).tolist() if not _is_readable(reader, id_ - first)]
-            shown = list_some(list(map(str, bad)), MAX_NAMED, ", ")
+            shown = list_some(list(map(str, bad)), MAX_NAMED, ", ", " ")
             raise DataError(f"{file_slice.path} cannot be read at the records {shown}: {error}") from error
         return rows
 
