@@ -11,11 +11,12 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
+from jax.sharding import Sharding
 from numpy.typing import NDArray
 
 from hostmesh.worker.errors import DataError, error_context
 from hostmesh.worker.loading.buffers import BufferPool, assemble
+from hostmesh.worker.loading.shardings import even_sharding, row_sharding
 from hostmesh.worker.loading.structure import Structure
 from hostmesh.worker.placement import Index, Placement
 
@@ -174,19 +175,6 @@ def make_leaf(row_sets: Sequence[RowSet], sharding: Sharding, shape: tuple[int, 
     indices = sharding.addressable_devices_indices_map(shape)
     where = {device: _find(row_sets, index, shape) for device, index in indices.items()}
     return Leaf(jax.core.ShapedArray(shape, dtype), sharding, where)
-
-
-def even_sharding(sharding: Sharding) -> NamedSharding:
-    """An equal share of the rows for every device, in the sharding's own order: jax reshards between no others."""
-    devices = sharding.mesh.devices.ravel() if isinstance(sharding, NamedSharding) else list(sharding.device_set)
-    return NamedSharding(Mesh(np.array(devices), "rows"), PartitionSpec("rows"))
-
-
-def row_sharding(sharding: Sharding) -> Sharding:
-    """For an array that has rows only."""
-    if isinstance(sharding, NamedSharding):
-        return NamedSharding(sharding.mesh, PartitionSpec(*sharding.spec[:1]))
-    return sharding
 
 
 def _masked(block: Any, mask: NDArray[np.bool_]) -> dict[str, Any]:

@@ -4,27 +4,25 @@ from __future__ import annotations
 
 import time
 import weakref
-import zlib
 from collections.abc import Iterator
 from itertools import count
 from typing import Any, TypeAlias
 
 import jax
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
 from numpy.typing import NDArray
 
 from hostmesh.worker.coordination import require_same, share_failure
 from hostmesh.worker.distributed import identity_of_itself, require_joined
-from hostmesh.worker.errors import DataError, as_data_error
+from hostmesh.worker.errors import as_data_error
 from hostmesh.worker.loading.choices import STRATEGIES, require_batches, require_choice
 from hostmesh.worker.loading.layout import Layout
 from hostmesh.worker.loading.order import Order
 from hostmesh.worker.loading.prefetch import ReadAhead
 from hostmesh.worker.loading.reader import Collate, Map, SourceReader, Transforms
-from hostmesh.worker.loading.schedule import Schedule
+from hostmesh.worker.loading.schedule import Schedule, check_step
+from hostmesh.worker.loading.shardings import describe_sharding, make_shardings
 from hostmesh.worker.loading.source_rows import SourceRows
-from hostmesh.worker.mesh import make_mesh
 from hostmesh.worker.process.freed_memory import keep_freed_memory
 from hostmesh.worker.sources import as_source
 from hostmesh.worker.streams.reader import StreamReader
@@ -89,7 +87,7 @@ class Loader:
             if identity_of_itself() is not None:
                 keep_freed_memory()  # in a process that `launch` started; any other may have its own ideas
             self.source = as_source(source)
-            shardings = _shardings(mesh, spec)
+            shardings = make_shardings(mesh, spec)
             all_shardings = jax.tree_util.tree_leaves(shardings)
             self._tiers = prefetch, device_prefetch
             transforms = Transforms(map, collate, seed)
@@ -106,7 +104,7 @@ class Loader:
             self.data_spec = self._rows.describe()
             content = self._rows.find_content(self.data_spec) if verify else None
             self._comparison = Comparison(self.source.name, content)
-        cut = [_describe_sharding(sharding) for sharding in all_shardings]
+        cut = [describe_sharding(sharding) for sharding in all_shardings]
         options = {"sharding": cut, "loading": loading, "epochs": epochs, "steps": steps}
         require_same("make a loader", {**self.data_spec, **options, **self._comparison.at_once})
         self._comparison.begin()
@@ -160,10 +158,7 @@ class Loader:
 
     def restore(self, state: LoaderState) -> None:
         """Go on, or back, to just after that many batches. A stream is read again where the state is a number alone."""
-        step, total = self._rows.step_of(state), self._total
-        if isinstance(step, bool) or not isinstance(step, int) or step < 0 or (total is not None and step > total):
-            upto = "" if total is None else f" to {total}"
-            raise DataError(f"a loader's state wants a number of batches from 0{upto}, found {step!r}")
+        step = check_step(self._rows.step_of(state), self._total)
         self.close()
         self.step, self._ended = step, False
         self._rows.restore(state)
@@ -214,28 +209,3 @@ def _read_ahead(
 def _close(batches: ReadAhead[HostBatch, DeviceBatch], reader: SourceReader | StreamReader) -> None:
     batches.close()
     reader.close()
-
-
-def _describe_sharding(sharding: Sharding) -> str:
-    """With the devices in their order: another order means other rows."""
-    if not isinstance(sharding, NamedSharding):
-        return str(sharding)
-    axes = ",".join(f"{name}={size}" for name, size in sharding.mesh.shape.items())
-    devices = ",".join(str(device.id) for device in sharding.mesh.devices.ravel())
-    return f"{sharding.spec} over {axes}, devices {zlib.crc32(devices.encode()):08x}"
-
-
-def _shardings(mesh: Any, spec: Any) -> Any:
-    """A tree of shardings, from a mesh and a tree of specs or as given."""
-    if mesh is None:
-        mesh = make_mesh(data=-1)
-    if not isinstance(mesh, Mesh):
-        if spec is not None:
-            raise ValueError("spec goes with a mesh; a sharding has its own")
-        if not all(isinstance(leaf, Sharding) for leaf in jax.tree_util.tree_leaves(mesh)):
-            raise ValueError(f"mesh wants a Mesh, a Sharding or a tree of Shardings; found {mesh!r}")
-        return mesh
-    spec = PartitionSpec(mesh.axis_names[0]) if spec is None else spec
-    return jax.tree_util.tree_map(
-        lambda part: NamedSharding(mesh, part), spec, is_leaf=lambda part: isinstance(part, PartitionSpec)
-    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from hostmesh.worker.errors import DataError
 from hostmesh.worker.loading.choices import TAILS, require_choice
 
 
@@ -69,3 +70,11 @@ class Schedule:
         epoch, nth = divmod(step, self.steps_per_epoch)
         start = epoch * self.length + nth * self.batch_size
         return start, min(start + self.batch_size, (epoch + 1) * self.length)
+
+
+def check_step(step: object, total: int | None) -> int:
+    """A step that a loader can be restored to."""
+    if isinstance(step, bool) or not isinstance(step, int) or step < 0 or (total is not None and step > total):
+        upto = "" if total is None else f" to {total}"
+        raise DataError(f"a loader's state wants a number of batches from 0{upto}, found {step!r}")
+    return step
