@@ -433,7 +433,7 @@ def test_who_lost_the_folder_fails_at_the_next_save_and_writes_nothing(folder: P
 def test_a_save_that_was_overtaken_half_way_never_gets_its_name(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = Checkpoint(folder, data_spec=ABOUT)
     answers = iter([None, "the folder was taken over"])  # before the save, and when it is complete
-    monkeypatch.setattr(CheckpointFolder, "lost", lambda _: next(answers))
+    monkeypatch.setattr(CheckpointFolder, "why_not_owned", lambda _: next(answers))
     kept.save(1, make_state(), 64)
     with pytest.raises(CheckpointError, match="step 1 could not be saved in .*: the folder was taken over"):
         kept.wait()

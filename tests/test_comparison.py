@@ -121,7 +121,7 @@ def test_training_that_would_never_end_is_told_too(found: dict[str, list[str]]) 
 def marks(arrays: Any) -> dict[str, str]:
     behind = of_arrays(arrays)
     assert behind is not None
-    return dict(behind.marks())
+    return dict(behind.fingerprints())
 
 
 def test_a_mark_is_of_the_rows_however_they_lie_in_memory() -> None:
@@ -141,7 +141,7 @@ def test_empty_rows_and_text_have_no_trouble() -> None:
 
 
 def test_of_very_much_every_so_many_pieces_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(content, "MAX_COUNT", 3 << 20)
+    monkeypatch.setattr(content, "MAX_READ", 3 << 20)
     rows = np.zeros((9, 1 << 20), np.uint8)
     wanted = marks({"x": rows})
     for row in range(9):
@@ -153,7 +153,7 @@ def test_of_very_much_every_so_many_pieces_are_read(monkeypatch: pytest.MonkeyPa
 def test_of_many_files_some_at_a_time_are_named_whatever_hosts_call_them() -> None:
     def said(process: int, odd: int) -> dict[str, Any]:
         marks = [[f"/data-{process}/{n}", "odd" if n == odd else "even"] for n in range(200)]
-        return {"host": f"gpu-{process}", "processes": [process], "marks": comparison._group(marks)}
+        return {"host": f"gpu-{process}", "processes": [process], "fingerprints": comparison._group(marks)}
 
     assert comparison._differences("files", [said(0, -1), said(1, -1)]) is None
     problem = comparison._differences("files", [said(0, -1), said(1, 9), said(2, -1)])
@@ -167,8 +167,8 @@ def test_only_the_very_same_file_has_the_same_place(tmp_path: Path) -> None:
     os.link(tmp_path / "a", tmp_path / "also a")
     first, other, again = (of_files([str(tmp_path / name)]) for name in ("a", "b", "also a"))
     assert first is not None and other is not None and again is not None
-    assert first.place == again.place != other.place and first.place is not None
-    assert dict(first.marks())["a"] == dict(other.marks())["b"]
+    assert first.location == again.location != other.location and first.location is not None
+    assert dict(first.fingerprints())["a"] == dict(other.fingerprints())["b"]
     assert of_files(["gs://bucket/file"]) is None
 
 
@@ -181,5 +181,5 @@ def test_a_table_in_other_chunks_has_the_same_marks() -> None:
     whole = datasets.Dataset.from_dict(values)
     cut = datasets.concatenate_datasets([whole.select(range(300)), whole.select(range(300, 1000))])
     shuffled = whole.select(np.arange(1000)[::-1])
-    found = [dict(as_source(data).content.marks()) for data in (whole, cut, shuffled)]  # type: ignore[union-attr]
+    found = [dict(as_source(data).content.fingerprints()) for data in (whole, cut, shuffled)]  # type: ignore[union-attr]
     assert found[0] == found[1] != found[2] and set(found[0]) <= {"x", "pair"} and "x" in found[0]

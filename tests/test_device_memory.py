@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from conftest import REPO, clean_env
 
-from hostmesh.worker.loading.buffers import ALIGNMENT, Memory
+from hostmesh.worker.loading.buffers import ALIGNMENT, BufferPool
 
 SHAPE = (256, 784)
 
@@ -30,7 +30,7 @@ def address(array: np.ndarray) -> int:
 def test_an_owned_copy_is_equal_aligned_and_apart(shape: tuple[int, ...], dtype: Any) -> None:
     array = (np.random.default_rng(0).random(shape) * 200).astype(dtype)
     for view in (array, array[1:], array[::2], array.T):
-        found = Memory(2).own(view)
+        found = BufferPool(2).copy(view)
         assert np.array_equal(found, view) and found.dtype == view.dtype
         assert found.__array_interface__["data"][0] % ALIGNMENT == 0
         assert not np.shares_memory(found, view)
@@ -77,20 +77,20 @@ HOLDERS: dict[str, Callable[[np.ndarray], Any]] = {
 
 @pytest.mark.parametrize("holder", HOLDERS)
 def test_memory_that_somebody_can_read_is_not_written_into(holder: str) -> None:
-    memory = Memory(4)
+    memory = BufferPool(4)
     wanted = np.random.default_rng(0).random(SHAPE).astype(np.float32)
-    owned = memory.own(wanted)
+    owned = memory.copy(wanted)
     first = address(owned)
     held = HOLDERS[holder](owned)
     del owned
     for value in range(50):
-        memory.own(np.full(SHAPE, value, np.float32))
+        memory.copy(np.full(SHAPE, value, np.float32))
     found = np.asarray(held).reshape(-1)
     assert found.size and np.isin(found, wanted).all()
     del held, found
     jax.clear_caches()
     gc.collect()
-    kept = [memory.own(wanted) for _ in range(8)]
+    kept = [memory.copy(wanted) for _ in range(8)]
     assert first in {address(array) for array in kept}  # and is used again when it is over
 
 
@@ -98,17 +98,17 @@ def test_it_does_not_matter_how_references_are_counted(monkeypatch: pytest.Monke
     """Python 3.14 counts one fewer where it only borrows one."""
     count = sys.getrefcount
     monkeypatch.setattr(sys, "getrefcount", lambda thing: count(thing) - 2)  # this function is a holder more
-    memory = Memory(4)
-    kept = [memory.own(np.full(SHAPE, value)) for value in range(4)]
+    memory = BufferPool(4)
+    kept = [memory.copy(np.full(SHAPE, value)) for value in range(4)]
     assert [int(array[0, 0]) for array in kept] == [0, 1, 2, 3]
 
 
 def test_no_more_is_kept_than_was_asked_for() -> None:
-    memory, zeros = Memory(2), np.zeros(SHAPE)
+    memory, zeros = BufferPool(2), np.zeros(SHAPE)
     tracemalloc.start()
     try:
         for _ in range(3):
-            pieces = [memory.own(zeros) for _ in range(6)]
+            pieces = [memory.copy(zeros) for _ in range(6)]
             del pieces
         kept = tracemalloc.get_traced_memory()[0] / zeros.nbytes
     finally:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from conftest import clean_env
 
-from hostmesh.worker.process.native_env import KINDS, _count_threads
+from hostmesh.worker.process.native_env import KNOWN_LIBRARIES, _count_threads
 
 # Prints jax's options as they are after a script has changed its variables and imported jax; with "warm" jax had been
 # imported before, as in a nursery.
@@ -85,4 +85,4 @@ def test_threads_are_counted_as_openblas_does(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, env: dict[str, str], wanted: int
 ) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1, 2})
-    assert _count_threads(KINDS[0], env) == wanted
+    assert _count_threads(KNOWN_LIBRARIES[0], env) == wanted

@@ -23,7 +23,9 @@ from conftest import Launch, LiveRun, Script, Start
 from hostmesh.launcher import wire
 from hostmesh.launcher.output import metrics as keeping
 from hostmesh.worker import metrics as reporting
-from hostmesh.worker.metrics import MAX_CHANGES, MAX_UNSENT, REPORT_EVERY, Reports, flush_report, report
+from hostmesh.worker.metrics import flush_report, report
+from hostmesh.worker.reporting import reports as reports_module
+from hostmesh.worker.reporting.reports import MAX_CHANGES, MAX_UNSENT, REPORT_EVERY, Reports
 
 TOLD = ("not finite", "finite again")
 
@@ -213,7 +215,7 @@ def test_what_a_busy_agent_does_not_take_is_sent_again(agent: Agent, reports: Re
 def test_names_without_end_take_no_memory_without_end(
     agent: Agent, reports: Reports, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reporting, "MAX_NAMES", 1000)
+    monkeypatch.setattr(reports_module, "MAX_NAMES", 1000)
     for number in range(1007):
         reports.add(number, {f"loss_{number}": 0.5})
     reports.leave(timeout=0)

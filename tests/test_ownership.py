@@ -29,7 +29,7 @@ from pathlib import Path
 from hostmesh.worker.saving import ownership
 from hostmesh.worker.errors import CheckpointError
 if "elsewhere" in sys.argv:
-    ownership.machine_mark = lambda: "another host"
+    ownership.machine_id = lambda: "another host"
 sys.stdin.readline()
 try:
     held = ownership.own(Path(sys.argv[1]), lambda: None)
@@ -38,7 +38,7 @@ except CheckpointError as error:
     sys.exit(1)
 print("owns", flush=True)
 for line in sys.stdin:
-    print(held.lost(), flush=True)
+    print(held.why_lost(), flush=True)
 """
 
 StartOwner = Callable[..., "subprocess.Popen[str]"]
@@ -152,15 +152,15 @@ def test_the_next_attempt_of_a_run_takes_over_at_once_but_not_the_same_one(
             monkeypatch.setenv(name, value)
 
     be(1)
-    monkeypatch.setattr(ownership, "machine_mark", lambda: "a host that was lost")
+    monkeypatch.setattr(ownership, "machine_id", lambda: "a host that was lost")
     first = own(tmp_path, lambda: None)
     ownership._held.clear()  # as another process would see it
-    monkeypatch.setattr(ownership, "machine_mark", lambda: "another host")
+    monkeypatch.setattr(ownership, "machine_id", lambda: "another host")
     with pytest.raises(CheckpointError, match=r"in use by run 1117-abc of .* on gpu-a"):
         take(tmp_path)
     be(2)
     second = own(tmp_path, lambda: None)
-    assert first.lost() is not None and second.lost() is None
+    assert first.why_lost() is not None and second.why_lost() is None
     second.release()
     first.release()
     assert os.listdir(tmp_path) == []
@@ -192,7 +192,7 @@ held = own(Path({str(tmp_path)!r}), lambda: None)
 if (pid := os.fork()) == 0:
     sys.exit()
 os.waitpid(pid, 0)
-assert held.lost() is None, held.lost()
+assert held.why_lost() is None, held.why_lost()
 """
     subprocess.run([sys.executable, "-c", code], env=clean_env(), check=True)
     assert os.listdir(tmp_path) == []

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from conftest import LAUNCH, REPO, clean_env
 
+import hostmesh
 from hostmesh.launcher.bundle import OF_THE_AGENT, find_modules
 
 LAUNCHER = sorted((REPO / "launcher").rglob("*.py"))
@@ -29,12 +30,9 @@ def imports(path: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("path", LAUNCHER, ids=lambda p: str(p.relative_to(REPO)))
-def test_the_launcher_imports_nothing_of_the_worker_but_identity(path: Path) -> None:
-    assert not {
-        name
-        for name in imports(path)
-        if name.startswith("hostmesh.worker") and not name.startswith("hostmesh.worker.identity")
-    }
+def test_the_launcher_imports_nothing_of_the_worker_but_identity_and_options(path: Path) -> None:
+    allowed = ("hostmesh.worker.identity", "hostmesh.worker.job.options")
+    assert not {n for n in imports(path) if n.startswith("hostmesh.worker") and not n.startswith(allowed)}
 
 
 @pytest.mark.parametrize("path", WORKER, ids=lambda p: str(p.relative_to(REPO)))
@@ -70,6 +68,7 @@ def test_what_is_shipped_parses_on_python_3_9() -> None:
         "hostmesh",
         "hostmesh.worker.process.boot",
         "hostmesh.worker.distributed",
+        "hostmesh.worker.job.options",
     ],
 )
 def test_importing_does_not_import_jax(module: str) -> None:
@@ -88,3 +87,10 @@ def test_help_takes_less_than_a_third_of_a_second() -> None:
 @pytest.mark.parametrize("path", [*LAUNCHER, *WORKER], ids=lambda p: str(p.relative_to(REPO)))
 def test_every_module_opens_with_its_duty(path: Path) -> None:
     assert (ast.get_docstring(ast.parse(path.read_text())) or "").strip()
+
+
+@pytest.mark.parametrize("name", hostmesh.__all__)
+def test_every_public_name_has_a_docstring(name: str) -> None:
+    """Of its own: what a dataclass or NamedTuple writes for itself begins with its name and a bracket."""
+    text = getattr(hostmesh, name).__doc__ or ""
+    assert text.strip() and not text.startswith(f"{name}(")

@@ -172,7 +172,7 @@ def test_a_place_that_is_no_longer_there_is_told_and_read_again(
     elif problem == "end":
         place["state"] = place["state"].replace(f'"at": {place["rows"]}', '"at": 1000')
     else:
-        place["mark"] = "00000000"
+        place["fingerprint"] = "00000000"
     again = make_loader(hostmesh.Stream(Numbers(), name="tape"))
     again.restore(state)
     assert show([next(again)]) == show([next(loader)])

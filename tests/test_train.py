@@ -19,7 +19,7 @@ from conftest import LAUNCH, REPO, Launch, Start, clean_env, processes_of
 
 from hostmesh.worker.job import settings
 from hostmesh.worker.job.model import are_finite, init_params, init_state, make_optimizer
-from hostmesh.worker.loading import layout
+from hostmesh.worker.loading import choices
 from hostmesh.worker.loading.order import Order
 from hostmesh.worker.mesh import make_mesh
 
@@ -301,5 +301,5 @@ def test_it_runs_without_launch_too(tmp_path: Path) -> None:
 
 
 def test_the_job_offers_every_loading_strategy() -> None:
-    """It names them itself: the loader's own list would take importing jax before a mistake could be told."""
-    assert settings.LOADING == layout.STRATEGIES
+    for loading in choices.STRATEGIES:
+        assert settings.read_settings(["--loading", loading]).loading == loading

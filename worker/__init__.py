@@ -1,1 +1,1 @@
-"""The half of hostmesh that runs inside each process. Users import what `hostmesh` itself offers; see src/hostmesh."""
+"""The half of hostmesh that runs inside each process. Scripts use the names of `hostmesh` itself (src/hostmesh)."""

@@ -1,4 +1,4 @@
-"""Saved steps on orbax: the state, where the loader is and what that means, all in one atomic step."""
+"""Saved steps on orbax: the state, the loader's state and what that means, all in one atomic step."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from hostmesh.worker.errors import CheckpointError
 from hostmesh.worker.process.facts import send_fact
 from hostmesh.worker.saving.folder import CheckpointFolder
 from hostmesh.worker.saving.orbax_setup import open_orbax, restore_part
-from hostmesh.worker.saving.state_shape import abstract, compare, compare_part, describe
+from hostmesh.worker.saving.state_shape import abstract, compare, compare_part, describe, require_global
 from hostmesh.worker.streams.state import LoaderState, merge_states
 
 PyTree: TypeAlias = Any
 
 VERSION = 1
-# For processes to come to a save, one of which may have been busy with something else.
+# How long a save waits for the other processes, one of which may be busy with something else.
 TIMEOUT = 600.0
 
 
@@ -29,7 +29,7 @@ class Checkpoint:
     """The newest `keep` steps in a folder that all hosts mount; every process makes the same calls.
 
     `data_spec` says what the loader's state means: a step that was saved with another one is refused. The folder
-    belongs to one program at a time, from here until `close` or its end; another one is refused and told which.
+    belongs to one program at a time, from here until `close` or its end; another one is refused with its owner's name.
     With `read_only` nothing is owned, written or removed: to evaluate what another run saves. After an exception call
     neither `wait` nor `close`: they wait for processes that may be gone.
     """
@@ -69,11 +69,11 @@ class Checkpoint:
 
         self.wait()
         if self._folder.read_only:
-            self._folder.look()
+            self._folder.list_steps()
         if not self._folder.steps:
             return None
         step = self._folder.steps[-1]
-        wanted = jax.tree_util.tree_map_with_path(abstract, like)
+        wanted = abstract(like)
         position = self._read(self._orbax, step, position=args.JsonRestore())["position"]
         self._check(step, position, like, weights_only)
         if weights_only:
@@ -83,7 +83,10 @@ class Checkpoint:
         return state, position["loader_state"]
 
     def save(self, step: int, state: PyTree, loader_state: LoaderState) -> None:
-        """Returns when the state has been copied from the devices: it may be donated then. The write goes on."""
+        """Save a step. `loader_state` is what `loader.state()` returned.
+
+        Returns when the state has been copied from the devices, so that it may be donated; the write goes on.
+        """
         from orbax.checkpoint import args
 
         if self._folder.read_only:
@@ -91,9 +94,9 @@ class Checkpoint:
         self.wait()
         if self._is_saved(step):
             return
-        jax.tree_util.tree_map_with_path(abstract, state)
-        if lost := exchange("save a step", self._folder.lost(), TIMEOUT)[0]:
-            raise self._unsaved(step, lost)
+        require_global(state)
+        if reason := exchange("save a step", self._folder.why_not_owned(), TIMEOUT)[0]:
+            raise self._save_error(step, reason)
         position = {
             "version": VERSION,
             "loader_state": merge_states(loader_state),
@@ -105,25 +108,26 @@ class Checkpoint:
         try:
             self._orbax.save(self.folder / str(step), args=items)
         except Exception as error:
-            raise self._unsaved(step, _explain(error)) from error
+            raise self._save_error(step, _explain(error)) from error
         self._pending = step
 
     def wait(self) -> None:
-        """Until the last save is complete; its failure is raised here."""
+        """Wait until the last save is complete; its failure is raised here."""
         if self._pending is None:
             return
         step, self._pending = self._pending, None
         try:
             self._orbax.wait_until_finished()
         except Exception as error:
-            raise self._unsaved(step, _explain(error)) from error
+            raise self._save_error(step, _explain(error)) from error
         self._folder.steps.append(step)
         self._reached = step
         if jax.process_index() == 0:
             send_fact("saved", must_arrive=True, step=step)
-        self._folder.forget_all_but(self.keep)
+        self._folder.remove_all_but(self.keep)
 
     def close(self) -> None:
+        """Wait for the last save, and give the folder back."""
         self.wait()
         self._orbax.close()
         self._folder.close()
@@ -132,7 +136,7 @@ class Checkpoint:
         return open_orbax(self._folder.owner_token, self._folder.require_owned)
 
     def _read_part(self, step: int, wanted: PyTree) -> PyTree:
-        orbax = self._open_orbax()  # another one: each reads and writes an item in one way only
+        orbax = self._open_orbax()  # a second one, because a checkpointer handles an item in one way only
         state = self._read(orbax, step, state=restore_part([wanted]))["state"][0]
         orbax.close()
         return state
@@ -172,7 +176,7 @@ class Checkpoint:
             "restore from it first, or use another folder (--checkpoint-dir)"
         )
 
-    def _unsaved(self, step: int, why: str) -> CheckpointError:
+    def _save_error(self, step: int, why: str) -> CheckpointError:
         steps = self._folder.steps
         intact = f"; still there: steps {', '.join(map(str, steps))}" if steps else ""
         return CheckpointError(f"step {step} could not be saved in {self.folder}: {why}{intact}")

@@ -1,4 +1,4 @@
-"""Small values exchanged between processes through jax's coordination service: every wait ends, and says for whom."""
+"""Small values exchanged through jax's coordination service: every wait has a timeout, and names who is missing."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 from urllib.parse import quote
 
 from hostmesh.worker.errors import DisagreementError
+from hostmesh.worker.words import plural
 
 JSON: TypeAlias = "None | bool | int | float | str | Sequence[JSON] | Mapping[str, JSON]"
 
@@ -18,8 +19,8 @@ TIMEOUT = 300.0
 MAX_VALUE = 200
 MAX_FAILURE = 2000
 
-# How often each kind of meeting was held here: processes that do the same in the same order meet under one number.
-_held: Counter[str] = Counter()
+# How often this process has come to each rendezvous. Processes that do the same in the same order have equal counts.
+_counts: Counter[str] = Counter()
 
 
 class PeerFailedError(DisagreementError):
@@ -30,9 +31,9 @@ class PeerFailedError(DisagreementError):
 
 def exchange(what: str, value: JSON, timeout: float = TIMEOUT) -> list[Any]:
     """Everyone's value by process id; `what` completes "waited for process 3 to …"."""
-    meeting = _meet("exchange", what)
-    said = json.dumps(value)
-    return [json.loads(said)] if meeting is None else meeting.attend(said, timeout)
+    rendezvous = _open("exchange", what)
+    text = json.dumps(value)
+    return [json.loads(text)] if rendezvous is None else rendezvous.exchange(text, timeout)
 
 
 def require_same(what: str, value: Mapping[str, JSON], timeout: float = TIMEOUT) -> None:
@@ -44,24 +45,24 @@ def require_same(what: str, value: Mapping[str, JSON], timeout: float = TIMEOUT)
 
 @contextmanager
 def share_failure(what: str, timeout: float = TIMEOUT) -> Iterator[None]:
-    """All leave the body well, or all raise: its own error where it failed, elsewhere "process 2 failed to …".
+    """Either no process raises, or all do: its own error where the body failed, elsewhere "process 2 failed to …".
 
     A process that fails waits for nobody.
     """
-    meeting = _meet("share_failure", what)
+    rendezvous = _open("share_failure", what)
     try:
         yield
     except BaseException as error:
-        if meeting is not None:
-            meeting.publish_failure(error)
+        if rendezvous is not None:
+            rendezvous.publish_failure(error)
         raise
-    if meeting is not None:
-        meeting.attend("null", timeout)
+    if rendezvous is not None:
+        rendezvous.exchange("null", timeout)
 
 
-def arrange(what: str) -> Meeting | None:
-    """A meeting for a thread beside training; arranged in the same order everywhere. None when alone."""
-    return _meet("later", what)
+def open_rendezvous(what: str) -> Rendezvous | None:
+    """For a thread beside training. All processes open them in the same order. None when alone."""
+    return _open("later", what)
 
 
 def name_processes(ids: Sequence[int]) -> str:
@@ -73,10 +74,10 @@ def name_processes(ids: Sequence[int]) -> str:
         else:
             runs.append([process_id])
     parts = [part for run in runs for part in ([f"{run[0]} to {run[-1]}"] if len(run) > 3 else map(str, run))]
-    return ("process " if len(ids) == 1 else "processes ") + ", ".join(parts)
+    return f"{plural(len(ids), 'process')} {', '.join(parts)}"
 
 
-def _meet(kind: str, what: str) -> Meeting | None:
+def _open(kind: str, what: str) -> Rendezvous | None:
     """None when alone."""
     from jax._src import distributed  # the public API has no client
 
@@ -84,16 +85,16 @@ def _meet(kind: str, what: str) -> Meeting | None:
     if state.client is None:
         return None
     name = f"hostmesh/{kind}/{quote(what, safe='')}"
-    _held[name] += 1
-    return Meeting(state.client, what, name, _held[name], state.process_id, state.num_processes)
+    _counts[name] += 1
+    return Rendezvous(state.client, what, name, _counts[name], state.process_id, state.num_processes)
 
 
 @dataclass(frozen=True)
-class Meeting:
-    """Each process leaves its value in a folder of the store; whoever sees them all writes the outcome beside it.
+class Rendezvous:
+    """Each process publishes its value in a folder of the store; whoever sees all values publishes the outcome.
 
-    An outcome is written once: the values, or who failed, or who was missing when somebody's timeout ended. So all
-    processes learn the same, also those that come too late. A barrier of jax's has no such answer for them.
+    An outcome is published once: the values, or who failed, or who was missing when the timeout of a process ended. So
+    all processes get the same outcome, also those that come too late. jax's own barrier has no answer for those.
     """
 
     client: Any
@@ -103,24 +104,24 @@ class Meeting:
     process_id: int
     num_processes: int
 
-    def attend(self, said: str, timeout: float) -> list[Any]:
-        self.say(said)
-        values = self.said()
-        all_here = len(values) == self.num_processes
-        outcome = self._settle_all(values) if all_here else self._await_outcome(timeout)
+    def exchange(self, text: str, timeout: float) -> list[Any]:
+        self.publish(text)
+        values = self.values()
+        is_complete = len(values) == self.num_processes
+        outcome = self._publish_values(values) if is_complete else self._resolve(timeout)
         self._check(outcome)
         return list(outcome["values"])
 
-    def say(self, said: str) -> None:
-        """`said` is JSON; this waits for nobody, and nor do the next two."""
-        self.client.key_value_set(f"{self._folder}/said/{self.process_id}", said)
+    def publish(self, text: str) -> None:
+        """This process's value, as JSON. Neither this nor `values` and `poll_outcome` wait for other processes."""
+        self.client.key_value_set(f"{self._folder}/values/{self.process_id}", text)
 
-    def said(self) -> dict[int, Any]:
-        found = self.client.key_value_dir_get(f"{self._folder}/said/")
-        return {int(key.rpartition("/")[2]): json.loads(said) for key, said in found}
+    def values(self) -> dict[int, Any]:
+        found = self.client.key_value_dir_get(f"{self._folder}/values/")
+        return {int(key.rpartition("/")[2]): json.loads(text) for key, text in found}
 
-    def look(self) -> dict[str, Any] | None:
-        """The outcome, if there is one by now."""
+    def poll_outcome(self) -> dict[str, Any] | None:
+        """The outcome, or None as long as there is none."""
         try:
             outcome: dict[str, Any] = json.loads(self.client.key_value_try_get(f"{self._folder}/outcome"))
         except RuntimeError as error:
@@ -129,41 +130,43 @@ class Meeting:
             return None
         return outcome
 
-    def settle(self, outcome: dict[str, Any]) -> dict[str, Any]:
-        """The outcome, which is another one when somebody wrote first."""
+    def publish_outcome(self, outcome: dict[str, Any]) -> dict[str, Any]:
+        """Returns the outcome, which is another one when another process was first."""
         try:
             self.client.key_value_set(f"{self._folder}/outcome", json.dumps(outcome))
         except RuntimeError as error:
             if not str(error).startswith("ALREADY_EXISTS"):
                 raise
-            return self._read_outcome(TIMEOUT)
+            return self._wait_for_outcome(TIMEOUT)
         return outcome
 
     def publish_failure(self, error: BaseException) -> None:
         failure = f"{type(error).__name__}: {error}"[:MAX_FAILURE]
-        with suppress(RuntimeError):  # the service is gone: then nobody listens, and this error matters more
-            self.settle({"failed": self.process_id, "failure": failure})
+        with suppress(RuntimeError):  # the service is gone, and the error that is being raised matters more
+            self.publish_outcome({"failed": self.process_id, "failure": failure})
 
     @property
     def _folder(self) -> str:
         return f"{self.name}/{self.number}"
 
-    def _settle_all(self, values: Mapping[int, Any]) -> dict[str, Any]:
-        # All are here, so all have read the outcome before this one: the store does not grow.
+    def _publish_values(self, values: Mapping[int, Any]) -> dict[str, Any]:
+        # All processes are here, so all have read the outcome before this one. It is deleted: the store must not grow.
         self.client.key_value_delete(f"{self.name}/{self.number - 1}")
-        return self.settle({"values": [values[process_id] for process_id in range(self.num_processes)]})
+        return self.publish_outcome({"values": [values[process_id] for process_id in range(self.num_processes)]})
 
-    def _await_outcome(self, timeout: float) -> dict[str, Any]:
+    def _resolve(self, timeout: float) -> dict[str, Any]:
         try:
-            return self._read_outcome(timeout)
+            return self._wait_for_outcome(timeout)
         except RuntimeError as error:
             if not str(error).startswith("DEADLINE_EXCEEDED"):
                 raise
-        values = self.said()
+        values = self.values()
         missing = [process_id for process_id in range(self.num_processes) if process_id not in values]
-        return self.settle({"missing": missing, "timeout": timeout}) if missing else self._settle_all(values)
+        if not missing:
+            return self._publish_values(values)
+        return self.publish_outcome({"missing": missing, "timeout": timeout})
 
-    def _read_outcome(self, timeout: float) -> dict[str, Any]:
+    def _wait_for_outcome(self, timeout: float) -> dict[str, Any]:
         outcome: dict[str, Any] = json.loads(
             self.client.blocking_key_value_get(f"{self._folder}/outcome", int(timeout * 1000))
         )

@@ -22,7 +22,7 @@ from hostmesh.worker.process.facts import send_fact
 
 CLUSTERS = "jax._src.clusters"
 DISTRIBUTED = "jax._src.distributed"
-# What jax itself gets of the time for joining, in seconds, when finding the coordinator has taken the rest.
+# Seconds that jax itself gets for joining when finding the coordinator has taken all other time.
 MIN_TIMEOUT = 1
 MIN_THREADS = 8
 THREADS_PER_DEVICE = 4
@@ -30,7 +30,7 @@ THREADS_PER_DEVICE = 4
 MIN_PAUSE, MAX_PAUSE = 0.005, 0.5
 TRIES_A_SECOND_BY_ALL = 2000
 JITTER = 0.25
-RANDOM = random.Random()  # of our own: a script that has seeded the common one must get what it expects
+RANDOM = random.Random()  # a separate one, so that a script that seeds `random` gets the numbers it expects
 CONNECT_TIMEOUT = 1.0
 
 is_prepared = False
@@ -38,7 +38,11 @@ has_joined = False  # this process: the others of its run, or a cluster that the
 
 
 def join(initialization_timeout: int = 300) -> Identity | None:
-    """Call jax.distributed.initialize with this process's identity; does nothing when alone or joined already."""
+    """Join the other processes of the run: jax.distributed.initialize with this process's identity, which is returned.
+
+    Call it before anything that uses jax's devices. It does nothing when the process is alone or has joined already;
+    outside of `launch` it returns None.
+    """
     identity = Identity.from_env()
     if identity is None or identity.num_processes == 1:
         return identity
@@ -58,10 +62,10 @@ def join(initialization_timeout: int = 300) -> Identity | None:
 def prepare_jax() -> None:
     """Make `jax.distributed.initialize()` without arguments work, now or whenever jax gets imported."""
     global is_prepared
-    if is_prepared:  # by who started this Python, or by the nursery
+    if is_prepared:  # by sitecustomize or by the nursery
         return
     is_prepared = True
-    for name, adapt in {CLUSTERS: _add_cluster_type, DISTRIBUTED: _announce_joining, "jax": _watch_for_loners}.items():
+    for name, adapt in {CLUSTERS: _add_cluster_type, DISTRIBUTED: _announce_joining, "jax": _check_at_exit}.items():
         if name in sys.modules:
             adapt(sys.modules[name])
         else:
@@ -69,7 +73,7 @@ def prepare_jax() -> None:
 
 
 def require_joined(what: str) -> None:
-    """For what must see the devices of all processes: alone, each would do the whole job, and all would succeed."""
+    """Raises where `what` needs the devices of all processes: alone, each would do the whole job, and succeed."""
     import jax
 
     identity = identity_of_itself()
@@ -135,16 +139,16 @@ def _identity() -> Identity:
 
 
 def identity_of_itself() -> Identity | None:
-    """None in a program that a process of the run has started: what that does alone is its own affair."""
+    """The identity of this very process; None in a program that a process of the run has started."""
     return Identity.from_env() if os.environ.get(PID) == str(os.getpid()) else None
 
 
-def _watch_for_loners(jax: ModuleType) -> None:
-    """Registered when all of jax is imported, so that it runs before jax's own handlers take the devices away."""
-    atexit.register(_tell_if_alone)
+def _check_at_exit(jax: ModuleType) -> None:
+    """Registered after jax's own exit handlers, so that it runs before they end the devices."""
+    atexit.register(_report_if_alone)
 
 
-def _tell_if_alone() -> None:
+def _report_if_alone() -> None:
     identity = identity_of_itself()
     devices = sys.modules.get("jax._src.xla_bridge")
     if identity is None or identity.num_processes == 1 or has_joined or devices is None:

@@ -11,12 +11,10 @@ WorkerError
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 
-from hostmesh.worker.process.place import find_place
-
-MAX_SHOWN = 4
+from hostmesh.worker.process.user_frames import find_user_frame
 
 
 class WorkerError(Exception):
@@ -50,23 +48,17 @@ class SettingsError(WorkerError, ValueError):
 
 
 @contextmanager
-def naming(where: str) -> Iterator[None]:
-    """Whatever goes wrong with data says where."""
+def error_context(where: str) -> Iterator[None]:
+    """Whatever the body raises becomes a DataError whose message begins with `where`."""
     try:
         yield
     except Exception as error:
-        raise blame(where, error) from error
+        raise as_data_error(where, error) from error
 
 
-def blame(where: str, error: Exception) -> DataError:
-    """`map at train.py:12 in prepare: KeyError: 'caption'`; an error that explains itself needs no place."""
+def as_data_error(where: str, error: Exception) -> DataError:
+    """`map at train.py:12 in prepare: KeyError: 'caption'`. A DataError only gets `where` before its message."""
     if isinstance(error, DataError):
         return DataError(f"{where}: {error}")
-    place = find_place(error.__traceback__)
-    return DataError(f"{where}{f' at {place}' if place else ''}: {type(error).__name__}: {error}")
-
-
-def list_some(parts: Sequence[str]) -> str:
-    """`first; second; …; and 12 more`."""
-    more = len(parts) - MAX_SHOWN
-    return "; ".join([*parts[:MAX_SHOWN], *([f"and {more} more"] if more > 0 else [])])
+    frame = find_user_frame(error.__traceback__)
+    return DataError(f"{where}{f' at {frame}' if frame else ''}: {type(error).__name__}: {error}")

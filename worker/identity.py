@@ -20,10 +20,10 @@ FACTS_SOCKET = "HOSTMESH_FACTS_SOCKET"
 STACKS_FILE = "HOSTMESH_STACKS_FILE"
 # `all` where the launcher keeps what every process reports, and not only what process 0 does.
 METRICS = "HOSTMESH_METRICS"
-# The process itself, by its pid: a program that it starts inherits all of the above, and is another.
+# The pid of the process itself: a program that it starts inherits all variables above, but has another pid.
 PID = "HOSTMESH_PID"
 
-# A process that said hello dumps its stacks at this signal; any other would die of it.
+# A process that said hello dumps its stacks at this signal; it would kill any other.
 DUMP_SIGNAL = signal.SIGRTMIN + 5 if hasattr(signal, "SIGRTMIN") else signal.SIGUSR2
 
 # What a process that was asked to stop, saved and left exits with: the same command goes on from there.
@@ -35,6 +35,8 @@ JAX_COORDINATOR_ADDRESS = "JAX_COORDINATOR_ADDRESS"
 
 
 class Identity(NamedTuple):
+    """What a process knows about itself and its run; `hostmesh.join()` returns it."""
+
     run_id: str
     attempt: int
     host: str

@@ -14,6 +14,7 @@ from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh
 
 from hostmesh.worker.distributed import require_joined
+from hostmesh.worker.words import count
 
 
 def make_mesh(
@@ -23,9 +24,9 @@ def make_mesh(
     devices: Sequence[Any] | None = None,
     **axes: int,
 ) -> Mesh:
-    """Axes from slowest to fastest, one of them perhaps -1: what is left.
+    """A mesh with the named axes, from slowest to fastest; the size of one of them may be -1, which is inferred.
 
-    The axes in `batch_axes` (the first axis, if it has none of them) split the batch; the others make one model
+    The axes in `batch_axes` (or else the first axis) split the batch; the others make one model
     replica. A replica over several processes makes them load the same rows, so it has to be asked for.
     """
     require_joined("make a mesh")
@@ -107,4 +108,4 @@ def _shown(axes: Mapping[str, int]) -> str:
 
 def _shown_processes(shape: tuple[int, ...]) -> str:
     processes, devices = shape
-    return f"{processes} {'process' if processes == 1 else 'processes'} of {devices}"
+    return f"{count(processes, 'process')} of {devices}"

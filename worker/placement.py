@@ -22,7 +22,7 @@ class Device(Hashable, Protocol):
 
 
 class Sharding(Protocol):
-    """What is asked of a jax sharding; `num_devices` as well, when it does not fit."""
+    """What is used of a jax sharding. When the shape does not fit, `num_devices` is used too."""
 
     def devices_indices_map(self, global_shape: Shape, /) -> Mapping[Any, Index]: ...
 
@@ -41,7 +41,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Placement:
-    """The rows of one process, and who shares them.
+    """The rows of a global array that one process loads, and the processes that load the same.
 
     A process loads the rows of `row_runs` in that order into one block. `device_rows` says which part of that block
     each of its devices wants: `block[device_rows[device]]`, where the first slice counts local rows and the others

@@ -1,4 +1,4 @@
-"""Stopping when asked: SIGTERM at any process makes all of them stop at the same step, with time to save."""
+"""Stopping when asked: after SIGTERM at any process all of them stop at the same step, with time to save."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _calls = 0  # of preemption_requested
 
 
 def handle_preemption() -> None:
-    """After joining: from here on SIGTERM asks this program to save and leave, and the launcher gives it the time.
+    """From here on SIGTERM asks this program to save and leave, and the launcher gives it the time.
 
-    It sends SIGTERM for Ctrl-C as well then.
+    Call it after joining. The launcher then sends SIGTERM for Ctrl-C as well.
     """
     if not _is_joined():
         signal.signal(signal.SIGTERM, _note)

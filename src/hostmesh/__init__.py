@@ -8,19 +8,22 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from hostmesh.worker.checkpoint import Checkpoint
-    from hostmesh.worker.distributed import join
-    from hostmesh.worker.identity import Identity
-    from hostmesh.worker.loading.loader import Loader
-    from hostmesh.worker.loading.order import Order
-    from hostmesh.worker.mesh import make_mesh
-    from hostmesh.worker.metrics import flush_report, report
-    from hostmesh.worker.placement import Placement
-    from hostmesh.worker.preemption import handle_preemption, preemption_requested
-    from hostmesh.worker.process.freed_memory import keep_freed_memory
-    from hostmesh.worker.sources import as_stream, open_source
-    from hostmesh.worker.streams.stream import Stream
+if TYPE_CHECKING:  # `X as X` makes a name public for type checkers
+    from hostmesh.worker.checkpoint import Checkpoint as Checkpoint
+    from hostmesh.worker.distributed import join as join
+    from hostmesh.worker.identity import Identity as Identity
+    from hostmesh.worker.loading.loader import Loader as Loader
+    from hostmesh.worker.loading.order import Order as Order
+    from hostmesh.worker.mesh import make_mesh as make_mesh
+    from hostmesh.worker.metrics import flush_report as flush_report
+    from hostmesh.worker.metrics import report as report
+    from hostmesh.worker.placement import Placement as Placement
+    from hostmesh.worker.preemption import handle_preemption as handle_preemption
+    from hostmesh.worker.preemption import preemption_requested as preemption_requested
+    from hostmesh.worker.process.freed_memory import keep_freed_memory as keep_freed_memory
+    from hostmesh.worker.sources import as_stream as as_stream
+    from hostmesh.worker.sources import open_source as open_source
+    from hostmesh.worker.streams.stream import Stream as Stream
 
 __version__ = "0.1.0"
 
@@ -33,32 +36,16 @@ _MODULES = {
     "Stream": "streams.stream",
     "as_stream": "sources",
     "flush_report": "metrics",
+    "handle_preemption": "preemption",
     "join": "distributed",
     "keep_freed_memory": "process.freed_memory",
     "make_mesh": "mesh",
     "open_source": "sources",
-    "report": "metrics",
     "preemption_requested": "preemption",
-    "handle_preemption": "preemption",
+    "report": "metrics",
 }
 
-__all__ = [
-    "Checkpoint",
-    "Identity",
-    "Loader",
-    "Order",
-    "Placement",
-    "Stream",
-    "as_stream",
-    "flush_report",
-    "join",
-    "keep_freed_memory",
-    "make_mesh",
-    "open_source",
-    "report",
-    "preemption_requested",
-    "handle_preemption",
-]
+__all__ = [*_MODULES]
 
 
 def __getattr__(name: str) -> Any:

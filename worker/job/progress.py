@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+import jax
+
 EVERY = 1.0
 
 
@@ -45,3 +47,9 @@ class Progress:
             return 0.0, 0.0
         seconds = max(self._clock() - self._began, 1e-9)
         return (step - self._first) * self._batch_size / seconds, (waited - self._waited) / seconds
+
+
+def say(line: str) -> None:
+    """Process 0 prints it."""
+    if jax.process_index() == 0:
+        print(line, flush=True)

@@ -8,18 +8,15 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from hostmesh.worker.errors import SettingsError
-from hostmesh.worker.loading.schedule import TAILS
+from hostmesh.worker.job.options import JOB_OPTIONS
 
-SOURCE = "digits:train"
 EVAL_SOURCES = {"digits:train": "digits:test"}
-NAN = ("stop", "warn", "ignore")
-LOADING = ("per_process", "per_device", "global", "reshard")
 RESERVED = ("span_processes", "batch_axes", "devices")  # what make_mesh takes beside axes
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What the parser below gives; its defaults are there."""
+    """What the parser below gives; the defaults are in worker/job/options.py."""
 
     source: str
     eval_source: str | None
@@ -72,27 +69,18 @@ def make_parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="python -m hostmesh.worker", description="Train a classifier, with any source, mesh and loading."
     )
-    add = parser.add_argument
-    add("--source", default=SOURCE, metavar="SPEC", help=f"records with image and label (default {SOURCE})")
-    add(
-        "--eval-source",
-        metavar="SPEC",
-        help="records to evaluate on (default: the test split of digits, else --source)",
-    )
-    add("--batch-size", type=int, default=128, metavar="N", help="rows of a global batch (default 128)")
-    add("--mesh", metavar="AXES", help="data=-1,model=2; the first axis splits the batch")
-    add("--span-processes", action="store_true", help="let a model replica span processes")
-    add("--loading", default="per_process", choices=LOADING, help="who reads which rows (default per_process)")
-    add("--epochs", type=int, metavar="N", help="passes over the records (default 15, unless --steps is given)")
-    add("--steps", type=int, metavar="N", help="steps at most")
-    add("--lr", type=float, default=0.1, metavar="X", help="learning rate (default 0.1)")
-    add("--seed", type=int, default=0, metavar="N", help="of the weights and of the order of records (default 0)")
-    add("--checkpoint-dir", metavar="DIR", help="save here, and go on from what is saved here; all hosts must see it")
-    add("--checkpoint-every", type=int, default=100, metavar="N", help="steps between saves (default 100)")
-    add("--eval-every", type=int, default=0, metavar="N", help="steps between evaluations (default: at the end only)")
-    add("--tail", default="carry", choices=TAILS, help="what becomes of the end of an epoch (default carry)")
-    add("--nan", default="stop", choices=NAN, help="what to do about a loss that is not finite (default stop)")
-    add("--no-verify", action="store_true", help="do not compare all of the data between hosts, only a few records")
+    for option in JOB_OPTIONS.values():
+        if option.value is None:
+            parser.add_argument(option.name, action="store_true", help=option.full_help)
+        else:
+            parser.add_argument(
+                option.name,
+                type=option.type,
+                default=option.default,
+                choices=option.choices or None,
+                metavar=option.value,
+                help=option.full_help,
+            )
     return parser
 
 

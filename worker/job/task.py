@@ -28,11 +28,11 @@ class Task:
 
     @classmethod
     def of(cls, source: Source) -> Task:
-        """From records spread over the source: the same task on every process, or an error that says who saw what."""
+        """From records spread over the source: the same task on every process, or an error with the differences."""
         with share_failure("look at the records"):
             task, seen = cls._look(source)
         require_same("look at the records", seen)
-        # Of a source whose rows vary each process saw others; and processors differ in the last bit of a mean.
+        # Process 0's: rows may vary from read to read, and processors differ in the last bit of a mean.
         mean, scale = exchange("scale the records", [task.mean, task.scale])[0]
         return replace(task, mean=mean, scale=scale)
 
@@ -48,7 +48,7 @@ class Task:
                 f"{source.name}: the built-in job wants numbers in {image!r} and a whole number in {label!r};"
                 f" found {kinds}"
             )
-        # A pixel that is not finite must not make all records so: the step that uses it can be told.
+        # Pixels that are not finite do not count: the mean would not be finite, and no record after the scaling.
         pixels = images[np.isfinite(images)]
         mean, scale = (float(pixels.mean()), float(pixels.std()) or 1.0) if len(pixels) else (0.0, 1.0)
         task = cls(image, label, int(np.prod(images.shape[1:])), int(labels.max()) + 1, mean, scale)

@@ -7,7 +7,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -15,32 +15,27 @@ from jax.sharding import Mesh
 
 from hostmesh.worker.checkpoint import Checkpoint
 from hostmesh.worker.distributed import join
-from hostmesh.worker.errors import DataError, NotFiniteError, SettingsError, WorkerError
+from hostmesh.worker.errors import DataError, SettingsError, WorkerError
 from hostmesh.worker.identity import EXIT_PREEMPTED
-from hostmesh.worker.job.model import (
-    Scores,
-    are_finite,
-    init_params,
-    init_state,
-    make_optimizer,
-    make_train_step,
-    score,
-)
-from hostmesh.worker.job.progress import Progress
+from hostmesh.worker.job.evaluation import Evaluation, Evaluator
+from hostmesh.worker.job.finite import FiniteCheck, find_not_finite
+from hostmesh.worker.job.model import Scores, init_params, init_state, make_optimizer, make_train_step
+from hostmesh.worker.job.progress import Progress, say
 from hostmesh.worker.job.settings import EVAL_SOURCES, Settings
 from hostmesh.worker.job.task import Task
 from hostmesh.worker.loading.loader import Loader
 from hostmesh.worker.mesh import make_mesh
-from hostmesh.worker.metrics import report, to_json
+from hostmesh.worker.metrics import report
 from hostmesh.worker.preemption import handle_preemption, preemption_requested
 from hostmesh.worker.process.facts import send_fact
 from hostmesh.worker.process.freed_memory import keep_freed_memory
+from hostmesh.worker.reporting.values import to_json
 from hostmesh.worker.sources import Source, open_source
 from hostmesh.worker.streams.stream import Stream
+from hostmesh.worker.words import count
 
 DEFAULT_EPOCHS = 15
-MAX_NAMED = 5
-# Steps given to the devices and not yet done: enough to keep them busy, few enough to see who waits for whom.
+# Steps given to the devices and not yet done: enough to keep them busy, few enough to notice a slow loader.
 IN_FLIGHT = 2
 
 
@@ -53,14 +48,13 @@ class Job:
         eval_spec = settings.eval_source or EVAL_SOURCES.get(settings.source, settings.source)
         self.task = Task.of(source)
         self.loader = self._load(source, seed=settings.seed, tail=settings.tail, **_length(settings))
-        self.held_out = source if eval_spec == settings.source else _open(eval_spec)
-        self.eval_loader = self._load(self.held_out, shuffle=False, tail="pad", epochs=1)
+        held_out = source if eval_spec == settings.source else _open(eval_spec)
+        self.evaluator = Evaluator(held_out, self._load(held_out, shuffle=False, tail="pad", epochs=1))
         self.total = len(self.loader)
         optimizer = make_optimizer(settings.lr, self.total)
         self.state = init_state(init_params(settings.seed, self.task.features, self.task.classes), optimizer, self.mesh)
         self.train_step = make_train_step(optimizer)
-        self.score, self.are_finite = jax.jit(score), jax.jit(are_finite)
-        self.has_objected = False
+        self.finite = FiniteCheck(settings.nan)
         self.checkpoint = self._open_checkpoint()
         self.resumed_from = self._resume()
         self.progress = Progress(self.total, settings.batch_size)
@@ -73,7 +67,7 @@ class Job:
             self.state, scores = self.train_step(self.state, batch)
             self._follow(self.loader.step, scores)
             if self._is_time(self.settings.eval_every):
-                _say(f"step {self.loader.step}: {self._evaluate()}")
+                say(f"step {self.loader.step}: {self._evaluate()}")
             if self.checkpoint is not None and preemption_requested(self.loader.step):
                 return self._leave_early()
             if self.checkpoint is not None and self._is_time(self.settings.checkpoint_every):
@@ -101,7 +95,7 @@ class Job:
         if found is None:
             return None
         self.state, position = found
-        assert isinstance(position, int)  # as every source's
+        assert isinstance(position, int)  # the state of a source, not of a stream
         if position > self.total:
             raise SettingsError(
                 f"found a checkpoint at step {position} in {self.settings.checkpoint_dir}, wanted one of at most"
@@ -109,11 +103,15 @@ class Job:
                 " (--checkpoint-dir)"
             )
         self.loader.restore(position)
-        if not self._is_state_finite():
+        if not self.finite.check(self.state):
             where = f"{self.settings.checkpoint_dir}/{position}"
             remedy = "were its files changed? Remove it to go back to the step before"
-            self._object(f"{where} holds a state that is not finite", lambda: remedy)
+            self._refuse_not_finite(f"{where} holds a state that is not finite", lambda: remedy)
         return position
+
+    def _refuse_not_finite(self, problem: str, explain: Callable[[], str]) -> None:
+        """All processes see the same numbers at the same step, so all do the same."""
+        self.finite.refuse(problem, explain, self.checkpoint)
 
     def _asked_length(self) -> str:
         given = {name: value for name, value in _length(self.settings).items() if value is not None}
@@ -121,28 +119,28 @@ class Job:
 
     def _introduce(self) -> None:
         axes = ", ".join(f"{name}={size}" for name, size in self.mesh.shape.items())
-        where = f"{_count(jax.process_count(), 'process')}, {_count(jax.device_count(), 'device')}, mesh {axes}"
+        where = f"{count(jax.process_count(), 'process')}, {count(jax.device_count(), 'device')}, mesh {axes}"
         what = f"{self.settings.source}: {len(self.source):,} records, {self.task.classes} classes"
         left_out = f"; {self.loader.left_out:,} records left out" if self.loader.left_out else ""
-        _say(f"{what}; {where}; {self.total} steps of {self.settings.batch_size}{left_out}")
+        say(f"{what}; {where}; {self.total} steps of {self.settings.batch_size}{left_out}")
         if self.resumed_from == self.total:
-            _say(f"nothing is left to train: step {self.total} is saved in {self.settings.checkpoint_dir}")
+            say(f"nothing is left to train: step {self.total} is saved in {self.settings.checkpoint_dir}")
         elif self.resumed_from is not None:
-            _say(f"going on after step {self.resumed_from}, saved in {self.settings.checkpoint_dir}")
+            say(f"going on after step {self.resumed_from}, saved in {self.settings.checkpoint_dir}")
 
     def _follow(self, step: int, scores: Scores) -> None:
-        """Waits for the step that was given to the devices some steps ago."""
+        """Reports a step, and waits for the one that was given to the devices some steps ago."""
         report(step, loss=scores.loss / scores.rows)
         self.in_flight.append((step, scores))
         if not self.progress.is_counting:
-            self._settle_all()  # the first step compiles
+            self._wait_for_all()  # the first step compiles
             self.progress.count_from(step, self.loader.waited)
         while len(self.in_flight) > IN_FLIGHT:
-            self._settle()
+            self._wait_for_oldest()
         if self.progress.is_due():
-            _say(self.progress.line(step, self.loss, self.loader.waited))
+            say(self.progress.line(step, self.loss, self.loader.waited))
 
-    def _settle(self) -> None:
+    def _wait_for_oldest(self) -> None:
         step, scores = self.in_flight.popleft()
         if strange := int(scores.strange):
             raise DataError(
@@ -151,67 +149,46 @@ class Job:
             )
         self.loss = float(scores.loss) / int(scores.rows)
         if not math.isfinite(self.loss):
-            self._object(f"step {step}: the loss is {self.loss}", lambda: self._explain(step))
-
-    def _object(self, problem: str, explain: Callable[[], str]) -> None:
-        """To numbers that are not finite: all processes see them at the same step, and act alike."""
-        if self.settings.nan == "ignore" or self.has_objected:
-            return
-        self.has_objected = True
-        told = f"{problem}; {explain()}"
-        if self.settings.nan == "stop":
-            if self.checkpoint is not None:
-                self.checkpoint.wait()  # a good state may still be on its way to the disk
-            raise NotFiniteError(f"{told} (--nan warn goes on all the same)")
-        _say(f"warning: {told}. Training goes on (--nan warn); a state that is not finite is not saved")
+            self._refuse_not_finite(f"step {step}: the loss is {self.loss}", lambda: self._explain(step))
 
     def _explain(self, step: int) -> str:
-        """Whether it was the data."""
-        self.loader.close()  # a source need not bear two readers at once
+        """Whether the records of the step are the reason."""
+        self.loader.close()  # a source may not allow two readers at once
         ids = np.unique(self.loader.record_ids(step - 1))
-        images = self.task.prepare(self.source.read(ids))["image"]
-        strange = ids[~np.isfinite(images.reshape(len(ids), -1)).all(axis=1)]
-        if not len(strange):
+        if not (strange := find_not_finite(self.source, self.task, ids)):
             return (
                 f"the records of that step are all finite: look at the steps before, and at --lr {self.settings.lr:g}"
             )
-        named = ", ".join(map(str, strange[:MAX_NAMED])) + (", …" if len(strange) > MAX_NAMED else "")
-        return f"in {self.settings.source} found numbers that are not finite, in records of that step: {named}"
+        return f"in {self.settings.source} found numbers that are not finite, in records of that step: {strange}"
 
     def _require_finite_state(self) -> bool:
-        """The loss of a step is that of the parameters before it."""
+        """Checks the parameters too, because the loss of a step is that of the parameters before it."""
         step = self.loader.step
-        if not (is_finite := self._is_state_finite()):
-            self._object(f"step {step}: the parameters are not finite after it", lambda: self._explain(step))
+        if not (is_finite := self.finite.check(self.state)):
+            self._refuse_not_finite(f"step {step}: the parameters are not finite after it", lambda: self._explain(step))
         return is_finite
 
-    def _is_state_finite(self) -> bool:
-        return self.settings.nan == "ignore" or bool(self.are_finite(self.state))
-
-    def _settle_all(self) -> None:
+    def _wait_for_all(self) -> None:
         while self.in_flight:
-            self._settle()
+            self._wait_for_oldest()
 
     def _is_time(self, every: int) -> bool:
         return bool(every) and self.loader.step % every == 0 and self.loader.step < self.total
 
     def _evaluate(self) -> Evaluation:
-        """Every record once: padding is masked."""
-        sums = [self.score(self.state.params, batch) for batch in self.eval_loader]
-        loss, correct, count = (sum(float(part[n]) for part in sums) for n in range(3))
-        if count != len(self.held_out):
-            raise DataError(f"evaluated {count:g} records of {self.held_out.name}, wanted {len(self.held_out)}")
-        found = Evaluation(loss / count, int(correct), int(count))
+        found = self.evaluator.evaluate(self.state.params)
         report(self.loader.step, eval_loss=found.loss, eval_accuracy=found.accuracy)
         if not math.isfinite(found.loss) and self.settings.nan != "ignore":
             self._require_finite_state()
-            _say(f"warning: step {self.loader.step}: the test loss is {found.loss}; look at {self.held_out.name}")
+            say(
+                f"warning: step {self.loader.step}: the test loss is {found.loss}; look at {self.evaluator.source.name}"
+            )
         return found
 
     def _save(self) -> bool:
-        """Only what is known to be good: the losses of all steps before it have been looked at, and it itself."""
+        """Saves only a finite state, after the losses of all steps before it have been checked."""
         assert self.checkpoint is not None
-        self._settle_all()
+        self._wait_for_all()
         if not self._require_finite_state():
             return False
         self.checkpoint.save(self.loader.step, self.state, self.loader.state())
@@ -222,11 +199,11 @@ class Job:
         is_saved = self._save()
         self.checkpoint.close()
         saved = f"saved after step {self.loader.step} in {self.settings.checkpoint_dir}"
-        _say(f"stopped as asked; {saved if is_saved else 'not saved: the state is not finite'}")
+        say(f"stopped as asked; {saved if is_saved else 'not saved: the state is not finite'}")
         return EXIT_PREEMPTED
 
     def _finish(self) -> int:
-        self._settle_all()
+        self._wait_for_all()
         speed, waiting = self.progress.rates(self.loader.step, self.loader.waited)
         has_trained = self.resumed_from != self.loader.step
         if self.checkpoint is not None:
@@ -239,9 +216,9 @@ class Job:
         if jax.process_index() == 0:
             send_fact("summary", must_arrive=True, **summary)
         if not has_trained:
-            _say(f"evaluated step {self.loader.step} in {seconds:.1f} s: {found}")
+            say(f"evaluated step {self.loader.step} in {seconds:.1f} s: {found}")
             return 0
-        _say(
+        say(
             f"trained {self.loader.step} steps in {seconds:.1f} s: loss {self.loss:.4f}, {found}, "
             f"{speed:,.0f} records/s, {waiting:.1%} waiting for input"
         )
@@ -269,19 +246,6 @@ class Job:
         }
 
 
-class Evaluation(NamedTuple):
-    loss: float
-    correct: int
-    records: int
-
-    @property
-    def accuracy(self) -> float:
-        return self.correct / self.records
-
-    def __str__(self) -> str:
-        return f"test accuracy {self.accuracy:.4f} ({self.correct} of {self.records}), test loss {self.loss:.4f}"
-
-
 def _make_mesh(settings: Settings) -> Mesh:
     axes = settings.axes
     if axes is None:
@@ -302,15 +266,6 @@ def _open(spec: str) -> Source:
 def _length(settings: Settings) -> dict[str, int | None]:
     epochs = DEFAULT_EPOCHS if settings.epochs is None and settings.steps is None else settings.epochs
     return {"epochs": epochs, "steps": settings.steps}
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}{'es' if what.endswith('s') else 's'}"
-
-
-def _say(line: str) -> None:
-    if jax.process_index() == 0:
-        print(line, flush=True)
 
 
 def main(settings: Settings) -> None:

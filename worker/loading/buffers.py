@@ -1,4 +1,4 @@
-"""Host arrays into device memory, by the shortest way jax has."""
+"""Copies of host arrays in buffers that are used again, and global arrays made of them."""
 
 from __future__ import annotations
 
@@ -17,92 +17,92 @@ try:
 except ImportError:  # another jax
     batched_device_put = None  # type: ignore[assignment]
 
-# A CPU device takes memory that begins at such an address as its own; any other it copies, slower than NumPy does.
+# A CPU device uses memory that begins at such an address without a copy. It copies any other, slower than NumPy does.
 ALIGNMENT = 64
 
 
 @dataclass(frozen=True, eq=False)
-class Piece:
-    """Memory, and how NumPy is told of the aligned part of it."""
+class Buffer:
+    """Memory, and the array interface by which NumPy sees its aligned part."""
 
     memory: NDArray[np.uint8]
     interface: dict[str, Any]
 
     @classmethod
-    def make(cls, size: int) -> Piece:
+    def allocate(cls, size: int) -> Buffer:
         memory = np.empty(size + ALIGNMENT, np.uint8)
         address: int = memory.__array_interface__["data"][0]
         start = address + -address % ALIGNMENT
         return cls(memory, {"version": 3, "typestr": "|u1", "shape": (size,), "data": (start, False)})
 
 
-class Shelf:
-    """Pieces of one size: those that may be used, and those in use. No other thread can split a change of either."""
+class FreeList:
+    """The buffers of one size, free and in use. Every change is one operation that no other thread can interrupt."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._free: list[Piece] = []
-        self._in_use: set[Piece] = set()
+    def __init__(self, max_buffers: int) -> None:
+        self._max_buffers = max_buffers
+        self._free: list[Buffer] = []
+        self._in_use: set[Buffer] = set()
 
-    def take(self, size: int) -> Piece:
+    def acquire(self, size: int) -> Buffer:
         try:
-            piece = self._free.pop()
+            buffer = self._free.pop()
         except IndexError:
-            piece = Piece.make(size)
-        self._in_use.add(piece)
-        return piece
+            buffer = Buffer.allocate(size)
+        self._in_use.add(buffer)
+        return buffer
 
-    def put_back(self, piece: Piece) -> None:
-        """In whichever thread let go of the last array, perhaps amid another call of this class: nothing may wait."""
-        self._in_use.discard(piece)
-        if len(self._free) + len(self._in_use) < self._most:
-            self._free.append(piece)
+    def release(self, buffer: Buffer) -> None:
+        """Runs in the thread that dropped the last array, perhaps in the middle of `acquire`: it must not wait."""
+        self._in_use.discard(buffer)
+        if len(self._free) + len(self._in_use) < self._max_buffers:
+            self._free.append(buffer)
 
 
 class Lease:
-    """The one use of a piece: the innermost base of every array that lies in it, so it ends when the last of them does.
+    """One use of a buffer. It is the innermost base of every array in that buffer, and ends when the last of them does.
 
-    Who reads the memory (a view, a device that shares it, whatever was exported from there) keeps an array alive, and
-    that array keeps this. Counting references instead would tell less: how many there are is the interpreter's affair.
+    Whoever reads the memory (a view, a device that shares it, an array exported from there) keeps an array alive, and
+    that array keeps the lease alive. Reference counts would not do: their values depend on the interpreter.
     """
 
-    __slots__ = ("__array_interface__", "_piece", "_shelf")
+    __slots__ = ("__array_interface__", "_buffer", "_free_list")
 
-    def __init__(self, piece: Piece, shelf: Shelf) -> None:
-        self.__array_interface__ = piece.interface
-        self._piece, self._shelf = piece, shelf
+    def __init__(self, buffer: Buffer, free_list: FreeList) -> None:
+        self.__array_interface__ = buffer.interface
+        self._buffer, self._free_list = buffer, free_list
 
     def __del__(self) -> None:
-        self._shelf.put_back(self._piece)
+        self._free_list.release(self._buffer)
 
 
-class Memory:
-    """Copies that nobody else can change, in memory that a CPU device uses as it is.
+class BufferPool:
+    """Makes copies that nobody else can change, in memory that a CPU device uses as it is.
 
-    A device may read an array long after it was given to it, or share its memory for good: a `map` that writes every
-    batch into the same buffer would change batches that are under way. Memory is used again once no array lies in
+    A device may read an array long after it was given to it, or share its memory for good: without a copy, a `map` that
+    writes every batch into the same buffer would change earlier batches. A buffer is used again once no array lies in
     it: fresh memory costs more than the copy, because the system has to clear it first.
     """
 
-    def __init__(self, most: int) -> None:
-        """Keeps at most so many pieces of each size, those in use among them."""
-        self._shelves: defaultdict[int, Shelf] = defaultdict(lambda: Shelf(most))
+    def __init__(self, max_buffers: int) -> None:
+        """Keeps at most so many buffers of each size, including those in use."""
+        self._free_lists: defaultdict[int, FreeList] = defaultdict(lambda: FreeList(max_buffers))
 
-    def own(self, array: NDArray[Any]) -> NDArray[Any]:
-        shelf = self._shelves[array.nbytes]
-        leased = np.asarray(Lease(shelf.take(array.nbytes), shelf))
+    def copy(self, array: NDArray[Any]) -> NDArray[Any]:
+        free_list = self._free_lists[array.nbytes]
+        leased = np.asarray(Lease(free_list.acquire(array.nbytes), free_list))
         copied = np.ndarray(array.shape, array.dtype, leased)
         np.copyto(copied, array)
         return copied
 
 
-def assemble(aval: Any, sharding: Sharding, pieces: Sequence[NDArray[Any]], devices: Sequence[Any]) -> jax.Array:
-    """One global array of what this process's devices hold of it.
+def assemble(aval: Any, sharding: Sharding, shards: Sequence[NDArray[Any]], devices: Sequence[Any]) -> jax.Array:
+    """One global array, from the shards of this process's devices.
 
-    The public functions do the same: some 20 µs slower an array or, piece by piece, 400.
+    jax's public functions do the same: some 20 µs slower an array or, shard by shard, 400.
     """
     if batched_device_put is None:
-        placed = [jax.device_put(piece, device) for piece, device in zip(pieces, devices, strict=True)]
-        return jax.make_array_from_single_device_arrays(aval.shape, sharding, placed)
-    array: jax.Array = batched_device_put(aval, sharding, list(pieces), list(devices))
+        on_devices = [jax.device_put(shard, device) for shard, device in zip(shards, devices, strict=True)]
+        return jax.make_array_from_single_device_arrays(aval.shape, sharding, on_devices)
+    array: jax.Array = batched_device_put(aval, sharding, list(shards), list(devices))
     return array

@@ -1,4 +1,4 @@
-"""Which rows a process reads under each loading strategy, and where each device finds its part of them."""
+"""Which rows a process reads under each loading strategy, and which of them each device gets."""
 
 from __future__ import annotations
 
@@ -11,22 +11,23 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
+from jax.sharding import Sharding
 from numpy.typing import NDArray
 
-from hostmesh.worker.errors import DataError, naming
-from hostmesh.worker.loading.buffers import Memory, assemble
+from hostmesh.worker.errors import DataError, error_context
+from hostmesh.worker.loading.buffers import BufferPool, assemble
+from hostmesh.worker.loading.shardings import even_sharding, row_sharding
 from hostmesh.worker.loading.structure import Structure
 from hostmesh.worker.placement import Index, Placement
 
-STRATEGIES = ("per_process", "per_device", "global", "reshard")
 MASK = "mask"
-IN_USE = 2  # batches beside those made ahead: the one that a training loop still holds while it asks for the next
+# Batches in use beside those made ahead: a training loop still holds one while it asks for the next.
+IN_USE = 2
 
 
 @dataclass(frozen=True)
-class Part:
-    """Rows of a global batch that are read together, ascending."""
+class RowSet:
+    """Rows of a global batch that are read together, in ascending order."""
 
     rows: NDArray[np.int64]
 
@@ -42,26 +43,26 @@ class Part:
 
 @dataclass(frozen=True)
 class Leaf:
-    """One array of a batch: for each device the part it is in, and its index within that part's block."""
+    """One array of a batch: for each device the number of its row set, and the index of its shard in that block."""
 
     aval: Any
     sharding: Sharding
     where: Mapping[Any, tuple[int, Index]]
 
     def assemble(self, blocks: Sequence[NDArray[Any]]) -> jax.Array:
-        """The global array, from one block for each part; no communication."""
-        pieces = [blocks[part][local] for part, local in self.where.values()]
-        return assemble(self.aval, self.sharding, pieces, list(self.where))
+        """The global array, from one block for each row set; without communication."""
+        shards = [blocks[row_set][local] for row_set, local in self.where.values()]
+        return assemble(self.aval, self.sharding, shards, list(self.where))
 
 
 class Layout:
     """How the rows that this process reads become global arrays.
 
-    The rows to read follow from the shardings alone; the rest is settled by the first block.
+    The rows to read follow from the shardings alone; the structure of the arrays is known from the first block.
     """
 
     def __init__(self, shardings: Any, batch_size: int, loading: str, with_mask: bool, ahead: int) -> None:
-        """`shardings` is one sharding, or a tree of them; so many batches are made ahead."""
+        """`shardings` is one sharding or a tree of them; `ahead` is how many batches are made ahead."""
         self._shardings, self._batch_size, self._with_mask = shardings, batch_size, with_mask
         wanted = jax.tree_util.tree_leaves(shardings)
         for sharding in wanted:
@@ -69,33 +70,36 @@ class Layout:
         self._spread = even_sharding(wanted[0]) if loading == "reshard" else None
         if self._spread is None:
             self.loaded_size = batch_size
-            self.parts = plan_parts(loading, wanted, batch_size)
+            self.row_sets = plan_row_sets(loading, wanted, batch_size)
         else:
             devices = self._spread.num_devices
             self.loaded_size = -(-batch_size // devices) * devices
-            self.parts = plan_parts("per_process", [self._spread], self.loaded_size)
-        self._pieces = (ahead + IN_USE) * len(self.parts)
-        self._memories: list[Memory] = []  # one for each array of a batch
+            self.row_sets = plan_row_sets("per_process", [self._spread], self.loaded_size)
+        self._max_buffers = (ahead + IN_USE) * len(self.row_sets)
+        self._pools: list[BufferPool] = []  # one for each array of a batch
         self.structure: Structure | None = None
-        self._settling = threading.Lock()
+        self._structure_lock = threading.Lock()
         self._leaves: list[Leaf] = []
         self._reshard: Callable[[list[jax.Array]], list[jax.Array]] | None = None
 
     def flatten(self, blocks: Sequence[Any], masks: Sequence[NDArray[np.bool_]]) -> list[list[NDArray[Any]]]:
-        """The arrays of each part's block; the first one settles the structure of all."""
+        """The arrays of each row set's block, copied; the first call fixes their structure."""
         if self._with_mask:
             blocks = [_masked(block, mask) for block, mask in zip(blocks, masks, strict=True)]
         if self.structure is None:
-            with self._settling:
+            with self._structure_lock:
                 if self.structure is None:
-                    self._settle(Structure.of(blocks[0]))
+                    self._fix_structure(Structure.of(blocks[0]))
         assert self.structure is not None
-        flat = [self.structure.flatten(block, len(part.rows)) for block, part in zip(blocks, self.parts, strict=True)]
-        return [[memory.own(array) for memory, array in zip(self._memories, part, strict=True)] for part in flat]
+        flat = [
+            self.structure.flatten(block, len(row_set.rows))
+            for block, row_set in zip(blocks, self.row_sets, strict=True)
+        ]
+        return [[pool.copy(array) for pool, array in zip(self._pools, arrays, strict=True)] for arrays in flat]
 
-    def assemble(self, by_part: Sequence[Sequence[NDArray[Any]]]) -> list[jax.Array]:
+    def assemble(self, by_row_set: Sequence[Sequence[NDArray[Any]]]) -> list[jax.Array]:
         """Global arrays, without communication."""
-        return [leaf.assemble(blocks) for leaf, blocks in zip(self._leaves, zip(*by_part, strict=True), strict=True)]
+        return [leaf.assemble(blocks) for leaf, blocks in zip(self._leaves, zip(*by_row_set, strict=True), strict=True)]
 
     def finish(self, arrays: list[jax.Array]) -> Any:
         """The batch; with `reshard` this is a collective."""
@@ -104,19 +108,19 @@ class Layout:
             arrays = self._reshard(arrays)
         return jax.tree_util.tree_unflatten(self.structure.tree, arrays)
 
-    def _settle(self, structure: Structure) -> None:
+    def _fix_structure(self, structure: Structure) -> None:
         targets = self._targets(structure)
         for name, shape, sharding in zip(structure.names, structure.shapes, targets, strict=True):
-            with naming(name):
+            with error_context(name):
                 Placement.of(sharding, (self._batch_size, *shape))
         shapes = [(self.loaded_size, *shape) for shape in structure.shapes]
         loaded = targets if self._spread is None else [self._spread] * len(targets)
-        kinds = zip(loaded, shapes, structure.dtypes, strict=True)
-        self._leaves = [place_leaf(self.parts, *kind) for kind in kinds]
+        arrays = zip(loaded, shapes, structure.dtypes, strict=True)
+        self._leaves = [make_leaf(self.row_sets, *array) for array in arrays]
         if self._spread is not None:
             size = self._batch_size
             self._reshard = jax.jit(lambda arrays: [array[:size] for array in arrays], out_shardings=targets)
-        self._memories = [Memory(self._pieces) for _ in targets]
+        self._pools = [BufferPool(self._max_buffers) for _ in targets]
         self.structure = structure
 
     def _targets(self, structure: Structure) -> list[Sharding]:
@@ -128,17 +132,17 @@ class Layout:
         elif self._with_mask:
             shardings = {name: row_sharding(shardings) if name == MASK else shardings for name in arrays}
         try:
-            spread = jax.tree_util.tree_map(lambda s, part: jax.tree.map(lambda _: s, part), shardings, arrays)
+            spread = jax.tree_util.tree_map(lambda s, subtree: jax.tree.map(lambda _: s, subtree), shardings, arrays)
         except ValueError:
             fields = ", ".join(structure.names)
             raise DataError(f"the tree of specs does not fit rows with the fields {fields}: {shardings}") from None
         return jax.tree_util.tree_leaves(spread)
 
 
-def plan_parts(loading: str, shardings: Sequence[Sharding], batch_size: int) -> list[Part]:
-    """What this process reads; `shardings` are those of all leaves, which may want different rows."""
+def plan_row_sets(loading: str, shardings: Sequence[Sharding], batch_size: int) -> list[RowSet]:
+    """The rows that this process reads; `shardings` are those of all arrays, which may need different rows."""
     if loading == "global":
-        return [Part(np.arange(batch_size))]
+        return [RowSet(np.arange(batch_size))]
     by_device: defaultdict[Any, list[range]] = defaultdict(list)
     for sharding in shardings:
         for device, rows in rows_by_device(sharding, batch_size).items():
@@ -147,8 +151,8 @@ def plan_parts(loading: str, shardings: Sequence[Sharding], batch_size: int) -> 
         raise ValueError(f"process {jax.process_index()} has no device in the mesh; wanted some of every process")
     if loading == "per_device":
         distinct = {tuple(ranges): None for ranges in by_device.values()}
-        return [Part(_union(ranges)) for ranges in distinct]
-    return [Part(_union([rows for ranges in by_device.values() for rows in ranges]))]
+        return [RowSet(_union(ranges)) for ranges in distinct]
+    return [RowSet(_union([rows for ranges in by_device.values() for rows in ranges]))]
 
 
 def _union(ranges: Iterable[range]) -> NDArray[np.int64]:
@@ -156,7 +160,7 @@ def _union(ranges: Iterable[range]) -> NDArray[np.int64]:
 
 
 def rows_by_device(sharding: Sharding, batch_size: int) -> dict[Any, range]:
-    """Of this process's devices; how the other axes are cut does not matter, so any size that fits will do."""
+    """The rows of each device of this process. The other axes do not matter, so any size that fits will do."""
     rank = max(1, len(getattr(sharding, "spec", ())))
     shape = (batch_size, *(sharding.num_devices,) * (rank - 1))
     placement = Placement.of(sharding, shape)
@@ -167,23 +171,10 @@ def rows_by_device(sharding: Sharding, batch_size: int) -> dict[Any, range]:
     }
 
 
-def place_leaf(parts: Sequence[Part], sharding: Sharding, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Leaf:
+def make_leaf(row_sets: Sequence[RowSet], sharding: Sharding, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Leaf:
     indices = sharding.addressable_devices_indices_map(shape)
-    where = {device: _find(parts, index, shape) for device, index in indices.items()}
+    where = {device: _find(row_sets, index, shape) for device, index in indices.items()}
     return Leaf(jax.core.ShapedArray(shape, dtype), sharding, where)
-
-
-def even_sharding(sharding: Sharding) -> NamedSharding:
-    """An equal share of the rows for every device, in the sharding's own order: jax reshards between no others."""
-    devices = sharding.mesh.devices.ravel() if isinstance(sharding, NamedSharding) else list(sharding.device_set)
-    return NamedSharding(Mesh(np.array(devices), "rows"), PartitionSpec("rows"))
-
-
-def row_sharding(sharding: Sharding) -> Sharding:
-    """For an array that has rows only."""
-    if isinstance(sharding, NamedSharding):
-        return NamedSharding(sharding.mesh, PartitionSpec(*sharding.spec[:1]))
-    return sharding
 
 
 def _masked(block: Any, mask: NDArray[np.bool_]) -> dict[str, Any]:
@@ -193,12 +184,12 @@ def _masked(block: Any, mask: NDArray[np.bool_]) -> dict[str, Any]:
     return {**block, MASK: mask}
 
 
-def _find(parts: Sequence[Part], index: Index | None, shape: tuple[int, ...]) -> tuple[int, Index]:
+def _find(row_sets: Sequence[RowSet], index: Index | None, shape: tuple[int, ...]) -> tuple[int, Index]:
     assert index is not None
-    (start, stop), *rest = (part.indices(size)[:2] for part, size in zip(index, shape, strict=True))
-    for number, part in enumerate(parts):
-        first = int(np.searchsorted(part.rows, start))
+    (start, stop), *rest = (span.indices(size)[:2] for span, size in zip(index, shape, strict=True))
+    for number, row_set in enumerate(row_sets):
+        first = int(np.searchsorted(row_set.rows, start))
         last = first + stop - start
-        if last <= len(part.rows) and part.rows[first] == start and part.rows[last - 1] == stop - 1:
+        if last <= len(row_set.rows) and row_set.rows[first] == start and row_set.rows[last - 1] == stop - 1:
             return number, (slice(first, last), *(slice(*span) for span in rest))
-    raise AssertionError(f"rows {start} to {stop} are in no part")
+    raise AssertionError(f"rows {start} to {stop} are in no row set")

@@ -32,7 +32,10 @@ HALF_WORD = np.uint64(32)
 
 @dataclass(frozen=True)
 class Order:
-    """Record ids at global positions 0, 1, 2, … over endless epochs of `length` records each."""
+    """Which record stands at the global positions 0, 1, 2, …: in every epoch each of `length` records once.
+
+    With `shuffle` every epoch has another order, which depends on the seed and the epoch only.
+    """
 
     length: int
     seed: int = 0
@@ -45,7 +48,7 @@ class Order:
             raise ValueError(f"an order wants a length from 1 to 2**62, found {self.length}")
 
     def ids(self, start: int, stop: int) -> NDArray[np.int64]:
-        """The record ids at positions start to stop; position p is place p % length of epoch p // length."""
+        """The record ids at positions start to stop; position p is at offset p % length of epoch p // length."""
         start, stop = _whole("start", start), _whole("stop", stop)
         if not 0 <= start <= stop <= END:
             raise ValueError(f"positions want 0 <= start <= stop <= 2**62, found start {start} and stop {stop}")
@@ -76,21 +79,21 @@ def _blocks(start: int, stop: int) -> Iterator[tuple[int, int, int]]:
 
 @lru_cache(BLOCKS_KEPT)
 def _block(order: Order, number: int) -> NDArray[np.int64]:
-    epoch, place = divmod(number * BLOCK, order.length)
-    nth, places = np.divmod(np.arange(place, place + BLOCK, dtype=np.uint64), np.uint64(order.length))
+    epoch, offset = divmod(number * BLOCK, order.length)
+    nth, offsets = np.divmod(np.arange(offset, offset + BLOCK, dtype=np.uint64), np.uint64(order.length))
     if order.shuffle:
         keys = _keys(order.seed, epoch, int(nth[-1]) + 1)
-        places = _shuffled_by_epoch(places, order.length, keys, nth)
-    return places.view(np.int64)
+        offsets = _shuffled_by_epoch(offsets, order.length, keys, nth)
+    return offsets.view(np.int64)
 
 
-def _shuffled_by_epoch(places: Words, length: int, keys: Words, nth: Words) -> Words:
-    """A few epochs one by one, with a key each; many at once, with a column of keys for each place: that is slower."""
+def _shuffled_by_epoch(offsets: Words, length: int, keys: Words, nth: Words) -> Words:
+    """A few epochs one by one, with a key each; many at once, with a column of keys for each offset: that is slower."""
     epochs = keys.shape[1]
     if epochs > FEW_EPOCHS:
-        return _shuffled(places, length, keys, nth)
+        return _shuffled(offsets, length, keys, nth)
     cuts = np.searchsorted(nth, np.arange(1, epochs))
-    parts = [_shuffled(part, length, keys[:, n : n + 1], nth) for n, part in enumerate(np.split(places, cuts))]
+    parts = [_shuffled(part, length, keys[:, n : n + 1], nth) for n, part in enumerate(np.split(offsets, cuts))]
     return np.concatenate(parts)
 
 
@@ -110,11 +113,11 @@ def mix_words(words: Words) -> Words:
     return words ^ (words >> SHIFTS[2])
 
 
-def _shuffled(places: Words, length: int, keys: Words, nth: Words) -> Words:
-    """Permutes a power of two of places; what lands beyond the length goes on until it lands below."""
+def _shuffled(offsets: Words, length: int, keys: Words, nth: Words) -> Words:
+    """Permutes numbers below a power of two. What lands beyond the length is permuted again until it lands below."""
     bits = max(MIN_BITS, (length - 1).bit_length())
     one_epoch = keys.shape[1] == 1
-    ids = _permuted(places, bits, keys if one_epoch else keys[:, nth])
+    ids = _permuted(offsets, bits, keys if one_epoch else keys[:, nth])
     outside = np.flatnonzero(ids >= length)
     while outside.size:
         ids[outside] = _permuted(ids[outside], bits, keys if one_epoch else keys[:, nth[outside]])
@@ -122,11 +125,11 @@ def _shuffled(places: Words, length: int, keys: Words, nth: Words) -> Words:
     return ids
 
 
-def _permuted(places: Words, bits: int, keys: Words) -> Words:
+def _permuted(offsets: Words, bits: int, keys: Words) -> Words:
     """A Feistel network on numbers of that many bits: each half in turn is changed by a hash of the other."""
     low_bits = bits // 2
-    low = places & np.uint64((1 << low_bits) - 1)
-    high = places >> np.uint64(low_bits)
+    low = offsets & np.uint64((1 << low_bits) - 1)
+    high = offsets >> np.uint64(low_bits)
     for high_key, low_key in zip(keys[::2], keys[1::2], strict=True):
         high ^= _hashed(low, high_key, bits - low_bits)
         low ^= _hashed(high, low_key, low_bits)

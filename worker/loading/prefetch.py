@@ -1,4 +1,4 @@
-"""Bounded read-ahead to the host and then to the devices, by a thread and by whoever would otherwise wait for it."""
+"""Bounded read-ahead to the host and then to the devices, by a thread or by the caller that would wait for it."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ H = TypeVar("H")
 D = TypeVar("D")
 
 CLOSING_TIMEOUT = 5.0
-# Seconds it takes to wake a thread, get its result and be woken by it: 60 to 140 µs in a virtual machine.
-WAKING = 150e-6
+# Seconds it takes to wake a thread and to be woken by it again: 60 to 140 µs in a virtual machine.
+WAKE_UP = 150e-6
 
 
 class Average:
-    """Of the last few, the latest counting most; endless before the first."""
+    """A moving average of the last few values, infinite before the first."""
 
     def __init__(self) -> None:
         self.seconds = float("inf")
@@ -26,41 +26,41 @@ class Average:
 
 
 class ReadAhead(Generic[H, D]):
-    """Items in order, each made in two stages: `read(step)` on the host, then `place` on the devices.
+    """Items in order, each made in two stages: `read(step)` on the host, then `transfer` to the devices.
 
-    At most `host` items wait to be placed and `devices` to be taken, those being made among them; with neither, the
-    taker does all the work. A taker that finds nothing ready does the next piece of work that nobody does yet. The
-    thread rests while it could save less time than waking it costs. Two reads never run at once: what they call is the
-    user's, and may have one file open or one buffer. An item that was taken is held by nobody here.
+    At most `host` items wait to be transferred and `devices` to be taken, including those being made. With 0 of both
+    the caller of `take` does all the work. A caller that finds nothing ready does the next piece of work that nobody
+    does yet. The thread rests while it would save less time than it costs to wake it. Two reads never run at once: they
+    call code of the user's, which may have one file open or one buffer. Nothing here holds an item that was taken.
     """
 
     def __init__(
         self,
         read: Callable[[int], H],
-        place: Callable[[H], D],
+        transfer: Callable[[H], D],
         steps: Iterator[int],
         host: int,
         devices: int,
     ) -> None:
-        self._read, self._place, self._steps = read, place, steps
+        self._read, self._transfer, self._steps = read, transfer, steps
         self._room, self._host_room, self._device_room = host + devices, max(1, host), devices
         self._changed = threading.Condition()
-        # By their place in the order; None while being made.
+        # Items by number, in order; None while an item is being made.
         self._on_host: dict[int, H | None] = {}
         self._on_device: dict[int, D | BaseException | None] = {}
         self._next_read = self._next_take = 0
         self._ended = self._closed = False
-        self._reading, self._placing, self._using = Average(), Average(), Average()
+        self._read_time, self._transfer_time, self._use_time = Average(), Average(), Average()
         self._taken_at: float | None = None
         self._thread = threading.Thread(target=self._run, name="hostmesh read-ahead", daemon=True)
         if self._room:
             self._thread.start()
 
     def take(self) -> D:
-        """Raises StopIteration after the last item, and what reading or placing raised when its turn comes."""
+        """Raises StopIteration after the last item, and in its turn what reading or transferring an item raised."""
         if self._taken_at is not None:
-            # One long pause, for an evaluation perhaps, says little about the steps to come.
-            self._using.add(min(time.perf_counter() - self._taken_at, 10 * WAKING))
+            # A long pause, such as an evaluation, says little about the steps to come.
+            self._use_time.add(min(time.perf_counter() - self._taken_at, 10 * WAKE_UP))
         with self._changed:
             step = self._claim_all()
         item = self._await_item() if step is None else self._make_now(step)
@@ -68,13 +68,13 @@ class ReadAhead(Generic[H, D]):
         return item
 
     def _claim_all(self) -> int | None:
-        """The next step, for a taker that will do all of it: nobody has begun it, and nobody else should."""
+        """The next step, for a caller that does all of its work; None if somebody has begun it or the thread should."""
         if self._on_host or self._on_device or self._ended or (self._room and self._overlap_pays()):
             return None
         return self._next_step()
 
     def _next_step(self) -> int | None:
-        """Whoever gets it reads it; None at the end."""
+        """The caller has to read it; None at the end."""
         step = next(self._steps, None)
         if step is None:
             self._ended = True
@@ -91,13 +91,13 @@ class ReadAhead(Generic[H, D]):
             read = time.perf_counter()
             with self._changed:
                 del self._on_host[self._next_take]
-            item = self._place(on_host)
+            item = self._transfer(on_host)
         except BaseException as error:
             with self._changed:
                 self._fail(self._next_take, error)
             raise
-        self._reading.add(read - began)
-        self._placing.add(time.perf_counter() - read)
+        self._read_time.add(read - began)
+        self._transfer_time.add(time.perf_counter() - read)
         self._next_take += 1
         return item
 
@@ -116,7 +116,7 @@ class ReadAhead(Generic[H, D]):
                 work()
 
     def close(self) -> None:
-        """Waits for what is being made, for a while: it may be stuck in a read that nothing can interrupt."""
+        """Waits some seconds for the item being made: its read may be stuck, and nothing can interrupt it."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -133,9 +133,9 @@ class ReadAhead(Generic[H, D]):
         return item
 
     def _overlap_pays(self) -> bool:
-        """What two threads can save is the shorter of making an item and using it."""
-        making = self._reading.seconds + self._placing.seconds
-        return min(making, self._using.seconds) > WAKING
+        """Whether the thread saves time: at most the shorter of the times for making an item and for using it."""
+        making = self._read_time.seconds + self._transfer_time.seconds
+        return min(making, self._use_time.seconds) > WAKE_UP
 
     def _run(self) -> None:
         while True:
@@ -149,25 +149,25 @@ class ReadAhead(Generic[H, D]):
             work = None  # it holds the item
 
     def _claim(self, for_taker: bool = False) -> Callable[[], None] | None:
-        """Work that nobody does yet: what comes first, and what there is room for."""
+        """The first piece of work that nobody does yet and for which there is room."""
         for number, item in self._on_host.items():
             wanted_now = for_taker and number == self._next_take
             if item is not None and (wanted_now or len(self._on_device) < self._device_room):
-                return self._claim_placing(number, item)
+                return self._claim_transfer(number, item)
         wanted_now = for_taker and self._next_read == self._next_take
         has_room = len(self._on_host) < self._host_room and len(self._on_host) + len(self._on_device) < self._room
         if self._ended or None in self._on_host.values() or not (wanted_now or has_room):
             return None
-        return self._claim_reading()
+        return self._claim_read()
 
-    def _claim_reading(self) -> Callable[[], None] | None:
+    def _claim_read(self) -> Callable[[], None] | None:
         number, step = self._next_read, self._next_step()
-        return None if step is None else lambda: self._do(number, self._read, step, self._on_host, self._reading)
+        return None if step is None else lambda: self._do(number, self._read, step, self._on_host, self._read_time)
 
-    def _claim_placing(self, number: int, item: H) -> Callable[[], None]:
+    def _claim_transfer(self, number: int, item: H) -> Callable[[], None]:
         del self._on_host[number]
         self._on_device[number] = None
-        return lambda: self._do(number, self._place, item, self._on_device, self._placing)
+        return lambda: self._do(number, self._transfer, item, self._on_device, self._transfer_time)
 
     def _do(self, number: int, make: Callable[[Any], Any], of: Any, into: dict[int, Any], time_of: Average) -> None:
         began = time.perf_counter()

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from hostmesh.worker.loading.order import mix_words
 
 # A change of any of these, or of the arithmetic below, changes every augmentation.
-MAP, COLLATE = 0x6A09E667F3BCC909, 0xBB67AE8584CAA73B  # draws of the one tell nothing about those of the other
+MAP, COLLATE = 0x6A09E667F3BCC909, 0xBB67AE8584CAA73B  # so that the draws of one are independent of those of the other
 ROW_STRIDE = np.uint64(0x9E3779B97F4A7C15)
 DRAW_STRIDE = 0xD1B54A32D192ED03
 WORD = (1 << 64) - 1
@@ -51,6 +51,6 @@ class RowRandom:
 
     def _words(self, shape: tuple[int, ...]) -> NDArray[np.uint64]:
         self._draws += 1
-        places = np.arange(math.prod(shape), dtype=np.uint64).reshape(1, *shape) + np.uint64(self._draws << 40)
+        elements = np.arange(math.prod(shape), dtype=np.uint64).reshape(1, *shape) + np.uint64(self._draws << 40)
         rows = self._rows.reshape(-1, *(1,) * len(shape))
-        return mix_words(mix_words(places * np.uint64(DRAW_STRIDE)) ^ rows)
+        return mix_words(mix_words(elements * np.uint64(DRAW_STRIDE)) ^ rows)

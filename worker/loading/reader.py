@@ -11,8 +11,8 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from hostmesh.worker.errors import DataError, blame
-from hostmesh.worker.loading.layout import Part
+from hostmesh.worker.errors import DataError, as_data_error
+from hostmesh.worker.loading.layout import RowSet
 from hostmesh.worker.loading.order import Order
 from hostmesh.worker.loading.randomness import COLLATE, RowRandom
 from hostmesh.worker.loading.rows import Block, Ids, Record
@@ -24,8 +24,8 @@ Collate: TypeAlias = Callable[..., Block]
 
 
 @dataclass(frozen=True)
-class Loaded:
-    """What one process read for one step: a block for each part and, where some are padding, which rows are real."""
+class StepRows:
+    """What a process read for one step: a block for each row set and, with padding, a mask of the real rows."""
 
     blocks: list[Block]
     masks: list[NDArray[np.bool_]]
@@ -43,14 +43,14 @@ class Transforms:
         self._collate_wants_all = collate is not None and count_arguments(collate, "collate", "records") == 3
 
     def apply_collate(self, records: list[Record], ids: Ids, start: int, rows: NDArray[np.int64]) -> Block:
-        """The rows are those of a batch that begins at this position."""
+        """`rows` are numbers within a batch; `start` is the global position of its first row."""
         assert self.collate is not None
         try:
             if self._collate_wants_all:
                 return self.collate(records, ids, RowRandom(self._seed, start + rows, COLLATE))
             return self.collate(records)
         except Exception as error:
-            raise blame("collate" if len(ids) > 1 else f"collate of record {ids[0]}", error) from error
+            raise as_data_error("collate" if len(ids) > 1 else f"collate of record {ids[0]}", error) from error
 
     def apply_map(self, block: Block, ids: Ids, start: int, rows: NDArray[np.int64]) -> Block:
         if self._map is None:
@@ -60,71 +60,71 @@ class Transforms:
                 return self._map(block, ids, RowRandom(self._seed, start + rows))
             return self._map(block)
         except Exception as error:
-            raise blame("map", error) from error
+            raise as_data_error("map", error) from error
 
 
-class SourceFeed:
-    """Any step, in any order."""
+class SourceReader:
+    """Reads any step, in any order."""
 
     def __init__(
-        self, source: Source, order: Order, schedule: Schedule, work: Transforms, parts: Sequence[Part]
+        self, source: Source, order: Order, schedule: Schedule, transforms: Transforms, row_sets: Sequence[RowSet]
     ) -> None:
-        self.source, self.order, self.schedule, self.work, self.parts = source, order, schedule, work, parts
+        self.source, self.order, self.schedule = source, order, schedule
+        self.transforms, self.row_sets = transforms, row_sets
         self._pads = schedule.tail == "pad"
-        self._pool = ThreadPoolExecutor(len(parts), "hostmesh read") if len(parts) > 1 else None
+        self._pool = ThreadPoolExecutor(len(row_sets), "hostmesh read") if len(row_sets) > 1 else None
 
-    def read(self, step: int) -> Loaded:
+    def read(self, step: int) -> StepRows:
         start, stop = self.schedule.positions(step)
         ids = self.order.ids(start, stop)
         if self._pool is None:
-            blocks = [self._read_part(step, ids, start, part) for part in self.parts]
+            blocks = [self._read_rows(step, ids, start, row_set) for row_set in self.row_sets]
         else:
-            blocks = list(self._pool.map(lambda part: self._read_part(step, ids, start, part), self.parts))
-        return Loaded(blocks, [part.rows < stop - start for part in self.parts] if self._pads else [])
+            blocks = list(self._pool.map(lambda row_set: self._read_rows(step, ids, start, row_set), self.row_sets))
+        return StepRows(blocks, [row_set.rows < stop - start for row_set in self.row_sets] if self._pads else [])
 
     def close(self) -> None:
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _read_part(self, step: int, batch_ids: Ids, start: int, part: Part) -> Block:
-        # Rows beyond the records are copies of the last one: numbers that no model chokes on.
+    def _read_rows(self, step: int, batch_ids: Ids, start: int, row_set: RowSet) -> Block:
+        # Padding repeats the last record, so that it has values a model can compute with.
         count = len(batch_ids)
-        rows = part.rows if part.last < count else np.minimum(part.rows, count - 1)
-        ids = batch_ids if part.is_all and len(rows) == count else batch_ids[rows]
+        rows = row_set.rows if row_set.last < count else np.minimum(row_set.rows, count - 1)
+        ids = batch_ids if row_set.is_all and len(rows) == count else batch_ids[rows]
         try:
             block = self._read_block(ids, start, rows)
         except Exception as error:
-            raise self._blame_record(step, ids, start, rows, error) from error
+            raise self._explain_failure(step, ids, start, rows, error) from error
         try:
-            return self.work.apply_map(block, ids, start, rows)
+            return self.transforms.apply_map(block, ids, start, rows)
         except DataError as error:
-            raise blame(f"step {step}", error) from error
+            raise as_data_error(f"step {step}", error) from error
 
     def _read_block(self, ids: Ids, start: int, rows: NDArray[np.int64]) -> Block:
-        if self.work.collate is None:
+        if self.transforms.collate is None:
             return self.source.read(ids)
-        return self.work.apply_collate(self.source.records(ids), ids, start, rows)
+        return self.transforms.apply_collate(self.source.records(ids), ids, start, rows)
 
-    def _blame_record(self, step: int, ids: Ids, start: int, rows: NDArray[np.int64], error: Exception) -> DataError:
-        """Names the record, if one fails alone."""
+    def _explain_failure(self, step: int, ids: Ids, start: int, rows: NDArray[np.int64], error: Exception) -> DataError:
+        """Reads the records one by one: if one of them fails alone, the message names it."""
         for n, record in enumerate(ids):
             try:
                 self._read_block(ids[n : n + 1], start, rows[n : n + 1])
             except DataError as alone:
-                return blame(f"step {step}", alone)
+                return as_data_error(f"step {step}", alone)
             except Exception as alone:
-                return blame(f"step {step}: record {record} of {self.source.name}", alone)
-        return blame(f"step {step}: {self.source.name}", error)
+                return as_data_error(f"step {step}: record {record} of {self.source.name}", alone)
+        return as_data_error(f"step {step}: {self.source.name}", error)
 
 
 def count_arguments(function: Callable[..., Block], name: str, first: str) -> int:
-    """One, or three where there is room for three."""
+    """1 for a function of the rows alone, 3 for one that also takes ids and random numbers."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
-        return 1  # built in: it says nothing about itself
-    kinds = [parameter.kind for parameter in parameters]
-    if inspect.Parameter.VAR_POSITIONAL in kinds:
+        return 1  # a built-in function without a signature
+    if any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters):
         return 3
     required = sum(
         parameter.default is parameter.empty and parameter.kind is not parameter.KEYWORD_ONLY

@@ -63,10 +63,12 @@ def count_rows(block: Block, name: str) -> int:
 
 
 def check_ids(ids: Ids, length: int, name: str) -> None:
-    """NumPy and others count a negative id from the end, silently. Seen without its sign it is a huge one."""
+    """Refuse ids out of range: NumPy and others silently count negative ones from the end."""
     if not len(ids):
         return
-    worst = ids.item(ids.view(UNSIGNED).argmax())  # a quarter of what min and max cost
+    worst = ids.item(
+        ids.view(UNSIGNED).argmax()
+    )  # as unsigned a negative id is huge; this costs a quarter of min and max
     if not 0 <= worst < length:
         wanted = f"wanted ids 0 to {length - 1}" if length else "wanted no id"
         raise DataError(f"{name} has {length} records: {wanted}, found {worst}")
@@ -108,7 +110,7 @@ def _stacked_leaf(parts: Sequence[Any], ids: Sequence[int] | Ids, path: str) -> 
 
 
 def _stacked_objects(arrays: list[NDArray[Any]], ids: Sequence[int] | Ids, path: str) -> NDArray[Any]:
-    """Text and bytes of any length, and what else NumPy has no type for."""
+    """For text and bytes of any length, and other values that NumPy has no type for."""
     stacked = np.empty((len(arrays), *arrays[0].shape), object)
     for n, array in enumerate(arrays):
         if array.shape != arrays[0].shape:

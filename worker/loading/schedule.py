@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-TAILS = ("carry", "pad", "drop")
+from hostmesh.worker.errors import DataError
+from hostmesh.worker.loading.choices import TAILS, require_choice
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """Position p is place p % length of epoch p // length; a step takes `batch_size` positions or, padded, fewer.
+    """Position p is record p % length of epoch p // length; a step takes `batch_size` positions or, padded, fewer.
 
     With `carry` the remainder of an epoch begins the next one, and that of the last epoch, fewer than a batch, is left
     out: no record is used more often than there are epochs.
@@ -22,8 +23,7 @@ class Schedule:
     steps: int | None = None
 
     def __post_init__(self) -> None:
-        if self.tail not in TAILS:
-            raise ValueError(f"tail wants one of {', '.join(TAILS)}; found {self.tail!r}")
+        require_choice("tail", self.tail, TAILS)
         for name in ("batch_size", "epochs", "steps"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
@@ -70,3 +70,11 @@ class Schedule:
         epoch, nth = divmod(step, self.steps_per_epoch)
         start = epoch * self.length + nth * self.batch_size
         return start, min(start + self.batch_size, (epoch + 1) * self.length)
+
+
+def check_step(step: object, total: int | None) -> int:
+    """A step that a loader can be restored to."""
+    if isinstance(step, bool) or not isinstance(step, int) or step < 0 or (total is not None and step > total):
+        upto = "" if total is None else f" to {total}"
+        raise DataError(f"a loader's state wants a number of batches from 0{upto}, found {step!r}")
+    return step

@@ -1,4 +1,4 @@
-"""Blocks of rows as flat lists of arrays whose structure never changes: one compilation for a whole run."""
+"""The structure of blocks, which never changes within a run, so that a step compiles once."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Structure:
 
 
 def as_array(name: str, leaf: Any) -> Array:
-    """In the dtype it will have on a device; a number that this would change is an error."""
+    """An array in the dtype that it has on a device. A number that this conversion would change is an error."""
     array = leaf if isinstance(leaf, np.ndarray) else np.asarray(leaf)
     if array.ndim == 0:
         raise DataError(f"{name} is a single {array.dtype.name}; wanted an array whose first axis counts rows")

@@ -34,12 +34,12 @@ def run(argv: list[str]) -> None:
     """`argv` is `SCRIPT.py ARGS…` or `-m MODULE ARGS…`. Returns, or raises SystemExit, only for an orderly leave."""
     try:
         _run(argv)
-    except KeyboardInterrupt as error:  # here, because Ctrl-C may also come while another exception is dealt with
+    except KeyboardInterrupt as error:  # not in _run: Ctrl-C may also come while that handles another exception
         _interrupt(error)
 
 
 def _run(argv: list[str]) -> None:
-    _introduce()
+    _say_hello()
     show_command(argv)
     widen_cpu_pool()
     prepare_jax()
@@ -59,8 +59,8 @@ def _run(argv: list[str]) -> None:
         _fail(error, 1)
 
 
-def _introduce() -> None:
-    """From here on the agent may ask for stacks; before, the signal would kill."""
+def _say_hello() -> None:
+    """Let the agent ask for stacks: before this, the signal would kill the process."""
     faulthandler.enable()
     if path := os.environ.get(STACKS_FILE):
         faulthandler.register(DUMP_SIGNAL, file=open(path, "wb", buffering=0), all_threads=True)  # noqa: SIM115
@@ -117,7 +117,7 @@ def _interrupt(error: KeyboardInterrupt) -> NoReturn:
     """Ends as Python does: with exit handlers, then by the signal. One process of several prints no traceback: they
     were all asked, and as many tracebacks would bury the screen; the launcher keeps them in stacks/."""
     error.__traceback__ = _without_own_frames(error.__traceback__)
-    record = {**crash_record(error), "lost_peer": False}  # whatever it came in between
+    record = {**crash_record(error), "lost_peer": False}  # also if it came while a lost peer was handled
     send_fact("crash", must_arrive=True, explained=False, **record)
     _flush_metrics()
     identity = Identity.from_env()
@@ -133,7 +133,7 @@ def _interrupt(error: KeyboardInterrupt) -> NoReturn:
 
 
 def _flush_metrics() -> None:
-    """At once: what is still in computation may never come, and exit handlers may not run before a kill."""
+    """Send what is ready: other values may never come, and exit handlers may not run before a kill."""
     if (metrics := sys.modules.get("hostmesh.worker.metrics")) is not None:
         metrics.flush_ready()
 

@@ -17,8 +17,8 @@ def show_command(argv: list[str]) -> None:
 
 
 def write_command_line(command: list[str]) -> None:
-    """Over the one the process was started with, as far as that reaches: behind it is the environment, by which the
-    processes of a run are found. Where it cannot be written it stays."""
+    """Writes over the command line of the process, and no further: after it comes the environment, by which the
+    processes of a run are found. Where it cannot be written it stays as it is."""
     try:
         with open("/proc/self/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()

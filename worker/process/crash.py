@@ -1,4 +1,4 @@
-"""An uncaught exception as a record: its type, message, place in the user's code, and traceback."""
+"""An uncaught exception as a record: its type, message, line in the user's code, and traceback."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Iterator
 from types import TracebackType
 
-from hostmesh.worker.process.place import describe_frame, find_place, is_library
+from hostmesh.worker.process.user_frames import describe_frame, find_user_frame, is_library
 
 MAX_MESSAGE = 2000
 MAX_TRACEBACK = 16_000
@@ -25,7 +25,7 @@ LOST_PEER = re.compile(
 MISMATCH = re.compile(r"collective mismatch", re.IGNORECASE)
 # How jax hands on what a callback raised: its traceback, without source lines, in the message of an error of its own.
 CALLBACK = re.compile(r"CpuCallback error|error calling callback", re.IGNORECASE)
-# What input() says, and what is behind it here.
+# What input() raises, and the reason for it here.
 END_OF_INPUT = "EOF when reading a line"
 NO_INPUT = "this process has no stdin: only `launch --local 1` in the foreground passes its own on, for input() and pdb"
 TRACEBACK = "Traceback (most recent call last):\n"
@@ -34,14 +34,14 @@ FRAME = re.compile(r'  File "(?P<file>[^"]*)", line (?P<line>\d+), in (?P<name>.
 
 def crash_record(error: BaseException) -> dict[str, object]:
     text = "".join(traceback.format_exception(error))
-    kind, message, place = _type_name(error), _message(error), _place(error.__traceback__)
+    kind, message, where = _type_name(error), _message(error), _raised_at(error.__traceback__)
     if (inner := _raised_by_callback(message)) is not None:
-        kind, message, inner_place = inner
-        place = f"{inner_place} (a callback of {place})" if inner_place else place
+        kind, message, inner_where = inner
+        where = f"{inner_where} (a callback of {where})" if inner_where else where
     return {
         "type": kind,
         "message": message[:MAX_MESSAGE],
-        "place": place,
+        "place": where,
         "traceback": text[-MAX_TRACEBACK:],
         "lost_peer": any(map(_is_lost_peer, _chain(error))),
         "hint": explain_no_input(error),
@@ -50,7 +50,7 @@ def crash_record(error: BaseException) -> dict[str, object]:
 
 
 def explain_no_input(error: BaseException) -> str | None:
-    """For one that came of reading an input which has nothing to read: `input()`, or the debugger's prompt."""
+    """For an exception of `input()`, or of the debugger's prompt, in a process that has no input."""
     *_, last = [None, *(frame.f_globals.get("__name__") for frame, _ in traceback.walk_tb(error.__traceback__))]
     asked = (isinstance(error, EOFError) and str(error) == END_OF_INPUT) or last in ("bdb", "pdb")
     return NO_INPUT if asked and _reads_nothing() else None
@@ -82,19 +82,19 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def _raised_by_callback(message: str) -> tuple[str, str, str | None] | None:
-    """Type, message and place of the user's own exception inside jax's, if there is one."""
+    """Type, message and line of the user's own exception inside jax's, if there is one."""
     head, found, rest = message.rpartition(TRACEBACK)
     if not found or not CALLBACK.search(head):
         return None
     lines = rest.splitlines()
     frames = [match for line in lines if (match := FRAME.match(line))]
-    said = [line for line in lines if not line.startswith("  ")]
+    unindented = [line for line in lines if not line.startswith("  ")]
     own = [frame for frame in frames if not is_library(frame["file"])]
-    if not said or not own:
+    if not unindented or not own:
         return None
-    kind, _, first = said[0].partition(": ")
-    place = describe_frame(own[-1]["file"], own[-1]["line"], own[-1]["name"])
-    return kind, "\n".join([first, *said[1:]]).strip(), place
+    kind, _, first = unindented[0].partition(": ")
+    where = describe_frame(own[-1]["file"], own[-1]["line"], own[-1]["name"])
+    return kind, "\n".join([first, *unindented[1:]]).strip(), where
 
 
 def _message(error: BaseException) -> str:
@@ -109,10 +109,10 @@ def _type_name(error: BaseException) -> str:
     return kind.__name__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__name__}"
 
 
-def _place(trace: TracebackType | None) -> str | None:
-    """Where no frame is the user's: the innermost that is not a library's, else the innermost of all."""
-    if (place := find_place(trace)) is not None:
-        return place
+def _raised_at(trace: TracebackType | None) -> str | None:
+    """The innermost frame of the user's code. Else the innermost that is not a library's, else the innermost of all."""
+    if (where := find_user_frame(trace)) is not None:
+        return where
     frames = traceback.extract_tb(trace)
     if not frames:
         return None

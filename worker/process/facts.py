@@ -1,4 +1,4 @@
-"""What a process tells the agent on its host; nothing said here can hold up training."""
+"""Facts that a process sends to the agent on its host; sending never holds up training."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from hostmesh.worker.identity import FACTS_SOCKET, PROCESS_ID
 MAX_FACT = 128 << 10
 TIMEOUT = 1.0
 
-dropped_facts = 0  # how many the agent has not got; told with the next one, and at the end
+dropped_facts = 0  # how many the agent did not get; sent with the next fact, and at the end
 
 
 def send_fact(name: str, *, must_arrive: bool = False, **detail: object) -> None:
-    """Dropped and counted when the agent does not keep up, unless it must arrive: that waits a second."""
+    """A fact is dropped and counted when the agent does not keep up; one that must arrive waits for a second."""
     deadline = time.monotonic() + (TIMEOUT if must_arrive else 0)
     while not offer_fact(name, **detail):
         if time.monotonic() >= deadline:
@@ -27,7 +27,7 @@ def send_fact(name: str, *, must_arrive: bool = False, **detail: object) -> None
 
 
 def offer_fact(name: str, **detail: object) -> bool:
-    """False when the agent does not keep up: whoever can keep the fact may offer it again."""
+    """False when the agent does not keep up: the caller may offer the fact again later."""
     address = os.environ.get(FACTS_SOCKET)
     if address is None:
         return True

@@ -1,4 +1,4 @@
-"""What the C library does with memory that was freed: a choice for a whole process, so only its owner makes it."""
+"""Tells the C library to keep memory that was freed: a choice for a whole process, so its owner makes it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def keep_freed_memory() -> None:
 
     For scripts that load small batches at a high rate: the temporary arrays of a `map` cost 70 page faults a batch
     otherwise, for 256 small images. The process keeps up to 128 MiB more. It holds for every library in this process,
-    so a loader does it by itself only where `launch` started the process. Elsewhere than on glibc it does nothing.
+    so a loader calls it only in processes that `launch` started. Elsewhere than on glibc it does nothing.
     """
     if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "mallopt"):
         libc.mallopt(M_MMAP_THRESHOLD, MMAP_THRESHOLD)

@@ -1,4 +1,4 @@
-"""Lets a variable count that a script sets after the nursery imported jax and before its own import.
+"""Applies variables that a script sets before its own `import jax`, when the nursery has imported jax already.
 
 The nursery records which variables importing jax read. In a forked worker all that it imported is taken out of
 `sys.modules` until the script asks for it; at that moment the variables that changed are applied: through `jax.config`,
@@ -20,11 +20,11 @@ from hostmesh.worker.process.native_env import Library, find_loaded
 TRUE = ("y", "yes", "t", "true", "on", "1")
 FALSE = ("n", "no", "f", "false", "off", "0")
 UNKNOWN = object()
-BETWEEN = (os.__file__, "<frozen os>", "<frozen _collections_abc>")  # whoever reads a variable does so through these
+ENVIRON_FILES = (os.__file__, "<frozen os>", "<frozen _collections_abc>")  # the files of os.environ.get and the like
 
 
 class RecordingEnviron(type(os.environ)):  # type: ignore[misc]
-    """os.environ while modules are imported: remembers each name somebody looked up, and what would be without it."""
+    """os.environ while modules are imported: remembers each name that was looked up, and its default."""
 
     defaults: dict[str, object] = {}
 
@@ -35,10 +35,10 @@ class RecordingEnviron(type(os.environ)):  # type: ignore[misc]
 
 
 def _default_of(frame: FrameType | None) -> object:
-    """What the reader takes when the variable is not set. jax's readers all have it in a local variable `default`, or
-    else in the call itself."""
+    """What the reading function takes when the variable is not set. jax's functions have it in a local variable
+    `default`, or else in the call itself."""
     default = UNKNOWN
-    while frame is not None and frame.f_code.co_filename in BETWEEN:
+    while frame is not None and frame.f_code.co_filename in ENVIRON_FILES:
         default = frame.f_locals.get("default", default)
         frame = frame.f_back
     in_a_function = frame is not None and frame.f_code.co_name != "<module>"
@@ -46,7 +46,7 @@ def _default_of(frame: FrameType | None) -> object:
 
 
 class LateConfig:
-    """What importing jax (and the preload) read, set and brought, as seen by the nursery."""
+    """The variables that importing jax (and the preload) has read and set, and the modules that it has imported."""
 
     def __init__(self) -> None:
         self.before: dict[str, str] = {}
@@ -75,13 +75,13 @@ class LateConfig:
         self.defaults = dict(RecordingEnviron.defaults)
         self.on_jax = _packages_on_jax(set(sys.modules) - with_jax)
         packages = {name.partition(".")[0] for name in set(sys.modules) - known} - sys.stdlib_module_names
-        # In the order in which imports ended. What no import brought (Cython's own, say) stays where it is.
+        # In the order in which imports ended. Modules without a spec, such as Cython's own, stay in sys.modules.
         self.order = [name for name in sys.modules if name in packages and sys.modules[name].__spec__ is not None]
         self.hidden = {name: module for name, module in sys.modules.items() if name.partition(".")[0] in self.order}
         self.libraries = find_loaded()
 
     def hide(self) -> None:
-        """In a forked worker: from now on the first import of a package settles what it has read."""
+        """In a forked worker: from now on the first import of a package applies the variables it has read."""
         for name in self.hidden:
             del sys.modules[name]
         for name in self.after.keys() - self.before.keys():
@@ -99,19 +99,19 @@ class LateConfig:
         for name in restored:
             del self.hidden[name]
         sys.modules.update(restored)
-        self._settle_libraries(wanted)
+        self._apply_to_libraries(wanted)
         if "jax" in restored:
-            self._settle_jax()
+            self._apply_to_jax()
 
-    def _settle_libraries(self, packages: set[str]) -> None:
+    def _apply_to_libraries(self, packages: set[str]) -> None:
         due = [library for library in self.libraries if library.package in (*packages, None)]
         self.libraries = [library for library in self.libraries if library not in due]
         changed = [name for name in {**self.before, **os.environ} if self._has_changed(name)]
         for library in due:
-            for name in library.settle(changed):
+            for name in library.apply(changed):
                 _say_too_late(name, library)
 
-    def _settle_jax(self) -> None:
+    def _apply_to_jax(self) -> None:
         config = sys.modules["jax"].config
         options = config.values
         for name, default in self.defaults.items():
@@ -122,7 +122,7 @@ class LateConfig:
             os.environ.setdefault(name, self.after[name])
 
     def _has_changed(self, name: str) -> bool:
-        """To something else than what the imports have found, or set themselves."""
+        """Whether it is neither what the imports have read nor what they have set."""
         return os.environ.get(name) not in (self.before.get(name), self.after.get(name))
 
 
@@ -178,7 +178,7 @@ def _apply(config: Any, name: str, text: str | None, default: object) -> None:
 
 
 def _parse(text: str, kind: object) -> object:
-    """As jax reads an option of a kind from the environment; what it has as a string it checks itself."""
+    """As jax reads an option of this type from the environment; jax itself checks those of type string."""
     if kind is bool:
         if text.lower() not in TRUE + FALSE:
             raise ValueError("not a truth value")

@@ -1,4 +1,4 @@
-"""Which machine this is: its name for people, and a mark by which processes know that they share it."""
+"""Which machine this is: its name for people, and an id by which processes know that they share it."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def host_name() -> str:
 
 
 @cache
-def machine_mark() -> str | None:
-    """The same for processes that see each other's pids; None where that is not known."""
+def machine_id() -> str | None:
+    """Equal on processes that see each other's pids; None where that is not known."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{socket.gethostname()} {boot} {os.readlink('/proc/self/ns/pid')}"

@@ -13,7 +13,7 @@ import sys
 import time
 from typing import Any
 
-import hostmesh.worker.process.boot  # noqa: F401  # so that no worker has to
+import hostmesh.worker.process.boot  # noqa: F401  # so that workers need not import it
 from hostmesh.worker.distributed import prepare_jax
 from hostmesh.worker.identity import PID
 from hostmesh.worker.process.command_line import write_command_line

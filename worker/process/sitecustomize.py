@@ -1,7 +1,7 @@
 """Lets any Python below a process of a run join the others; Python imports it at its start, from beside the package.
 
-It does next to nothing until jax is imported, says nothing whatever happens, and makes way for a sitecustomize that it
-hides. In a syntax that every Python reads: nobody knows which one a program starts.
+It does almost nothing until jax is imported, prints nothing, and runs the sitecustomize that it hides. Its syntax is
+valid in every version of Python: a program may start any.
 """
 
 import os
@@ -27,7 +27,7 @@ class BeforeJax(object):  # noqa: UP004
 
 
 def prepare():  # type: () -> None
-    """A `hostmesh` of the program's own is not to be run by us, nor kept from being imported."""
+    """Does nothing where the program has a package `hostmesh` of its own."""
     from importlib.util import find_spec
 
     found = find_spec("hostmesh")

@@ -1,4 +1,4 @@
-"""A checkpoint folder: seen and written by every process, owned by one program, and the steps in it."""
+"""A checkpoint folder: shared by all processes, owned by one program, and the steps in it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from typing import Any
 import jax
 
 from hostmesh.worker.coordination import exchange
-from hostmesh.worker.errors import CheckpointError, list_some
+from hostmesh.worker.errors import CheckpointError
 from hostmesh.worker.process.machine import host_name
 from hostmesh.worker.saving.ownership import Ownership, own
+from hostmesh.worker.words import list_some
 
 # A network filesystem may show a new file to other hosts a little late.
 TOKEN_TIMEOUT = 5.0
@@ -36,10 +37,10 @@ class CheckpointFolder:
             _require_shared(self.path)
             self._own()
         self.steps: list[int] = []
-        self.look()
+        self.list_steps()
 
-    def look(self) -> None:
-        """What is saved by now, the same on all processes."""
+    def list_steps(self) -> None:
+        """Finds the saved steps, the same on all processes."""
         found = exchange("list the saved steps", _try_to_list(self.path) if jax.process_index() == 0 else None)[0]
         if isinstance(found, str):
             raise CheckpointError(f"{self.path} cannot be read: {found}")
@@ -47,18 +48,18 @@ class CheckpointFolder:
         if self.read_only and found:
             _require_seen(self.path / str(found[-1]))
 
-    def lost(self) -> str | None:
-        """Why nothing may be written here any more, if so; known on process 0."""
-        return None if self._ownership is None else self._ownership.lost()
+    def why_not_owned(self) -> str | None:
+        """Why nothing may be written here any more, or None; only process 0 knows it."""
+        return None if self._ownership is None else self._ownership.why_lost()
 
     def require_owned(self) -> None:
-        """On process 0, where a save becomes visible."""
-        if reason := self.lost():
+        """Called on process 0, just before a save becomes visible."""
+        if reason := self.why_not_owned():
             raise CheckpointError(reason)
 
-    def forget_all_but(self, keep: int) -> None:
+    def remove_all_but(self, keep: int) -> None:
         old, self.steps = self.steps[:-keep], self.steps[-keep:]
-        if self._ownership is not None and self._ownership.lost() is None:
+        if self._ownership is not None and self._ownership.why_lost() is None:
             for step in old:
                 _remove(self.path / str(step))
 
@@ -89,29 +90,31 @@ def _absolute(folder: str | os.PathLike[str]) -> Path:
 
 
 def _require_shared(folder: Path) -> None:
-    """One folder for all, writable by all; raises on every process."""
+    """Raises on every process unless all see the same folder and may write there."""
     is_first = jax.process_index() == 0
     written = exchange("write to the checkpoint folder", _write_token(folder) if is_first else None)[0]
     if "problem" in written:
         raise CheckpointError(written["problem"])
     token = folder / written["token"]
     problem = None if _appears(token) else "does not see what process 0 wrote"
-    seen = _tell_each_other(problem or _try_to_write(token.with_name(f"{token.name}-{jax.process_index()}")))
+    problems = _collect_problems(problem or _try_to_write(token.with_name(f"{token.name}-{jax.process_index()}")))
     if is_first:
         token.unlink(missing_ok=True)
-    if seen:
-        raise CheckpointError(f"{folder} is not shared: {seen}; wanted one folder that all hosts mount and may write")
+    if problems:
+        raise CheckpointError(
+            f"{folder} is not shared: {problems}; wanted one folder that all hosts mount and may write"
+        )
 
 
 def _require_seen(step: Path) -> None:
-    if seen := _tell_each_other(None if _appears(step) else f"does not see step {step.name}"):
-        raise CheckpointError(f"{step.parent} is not shared: {seen}; wanted one folder that all hosts mount")
+    if problems := _collect_problems(None if _appears(step) else f"does not see step {step.name}"):
+        raise CheckpointError(f"{step.parent} is not shared: {problems}; wanted one folder that all hosts mount")
 
 
-def _tell_each_other(problem: str | None) -> str:
-    """`process 1 (host gpu-b) does not see …`, of all processes; empty when all is well."""
-    seen = exchange("look into the checkpoint folder", {"host": host_name(), "problem": problem})
-    found = [f"process {k} (host {one['host']}) {one['problem']}" for k, one in enumerate(seen) if one["problem"]]
+def _collect_problems(problem: str | None) -> str:
+    """`process 1 (host gpu-b) does not see …`, for all processes that have a problem; empty if none has."""
+    by_process = exchange("look into the checkpoint folder", {"host": host_name(), "problem": problem})
+    found = [f"process {k} (host {one['host']}) {one['problem']}" for k, one in enumerate(by_process) if one["problem"]]
     return list_some(found)
 
 
@@ -149,7 +152,7 @@ def _try_to_write(file: Path) -> str | None:
 
 
 def _try_to_list(folder: Path) -> Any:
-    """In numeric order, or why not. A step gets its plain name in one rename, when it is complete."""
+    """The steps in numeric order, or why not. A step gets its plain name by a rename when it is complete."""
     try:
         return sorted(int(entry.name) for entry in folder.iterdir() if entry.name.isdecimal())
     except OSError as error:
@@ -163,7 +166,7 @@ def _remove_leftovers(folder: Path) -> None:
 
 
 def _remove(path: Path) -> None:
-    """Under another name first: half a step must not look like one."""
+    """Renames it first: a step that is half removed must not look like a whole one."""
     old = path.with_name(f"{path.name}.old")
     with suppress(FileNotFoundError):  # somebody was quicker
         path.rename(old)

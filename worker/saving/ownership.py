@@ -1,4 +1,4 @@
-"""One owner of a folder at a time: others are told its name, and it is replaced when it no longer lives."""
+"""A folder has one owner at a time: others are refused with its name, and replace it when it is dead."""
 
 from __future__ import annotations
 
@@ -21,16 +21,18 @@ from typing import NamedTuple
 
 from hostmesh.worker.errors import CheckpointError
 from hostmesh.worker.identity import Identity
-from hostmesh.worker.process.machine import host_name, machine_mark
+from hostmesh.worker.process.machine import host_name, machine_id
 
 # `.owner-3`: whoever made the file with the highest number owns the folder. To take it over is to make the next one,
 # which only one process can: the exclusive creation of a file is the one lock that network filesystems agree on.
 OWNER_FILE = re.compile(r"\.owner-(\d+)")
-# The owner touches its file so often; a process that saw no change for so long takes over. Only its own clock counts.
+# The owner touches its file every BEAT_EVERY seconds. A process that saw no change for STALE_AFTER seconds, by its own
+# clock, takes over.
 BEAT_EVERY = 2.0
 STALE_AFTER = 20.0
 LOOK_EVERY = 0.1
-# Of quiet: a look that took longer says that the filesystem was away, for the owner's beat too.
+# Seconds of silence that one look counts at most. A look that took longer means that the filesystem did not answer, and
+# then the owner could not touch its file either.
 MAX_LOOK = 0.5
 TRIES = 50
 
@@ -60,7 +62,7 @@ class Owner:
             program=os.path.basename(sys.argv[0]) or "python",
             user=_user(),
             host=host_name(),
-            machine=machine_mark(),
+            machine=machine_id(),
             pid=pid,
             started=_look_up(pid)[1],
             since=datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC"),
@@ -71,8 +73,8 @@ class Owner:
         return f"{what} of {self.user} on {self.host} (pid {self.pid}) since {self.since}"
 
     def is_alive(self) -> bool | None:
-        """None where that cannot be told from here."""
-        if self.machine is None or self.machine != machine_mark():
+        """None where that is not known here."""
+        if self.machine is None or self.machine != machine_id():
             return None
         try:
             os.kill(self.pid, 0)
@@ -109,8 +111,8 @@ class Ownership:
             self._give_back()
             atexit.unregister(self._give_back)
 
-    def lost(self) -> str | None:
-        """Why this process may not write any more, if so."""
+    def why_lost(self) -> str | None:
+        """Why this process may not write any more, or None."""
         try:
             newest = _numbers(self.file.parent)[-1:]
             name = f".owner-{newest[0]}" if newest else "no owner"
@@ -131,7 +133,7 @@ class Ownership:
                     os.utime(self.file)
 
     def _is_foreign(self) -> bool:
-        """After a takeover, and when that one has ended, somebody else may have a file of this name."""
+        """Whether the file is another owner's: after a takeover that has ended, its name may be used again."""
         found = _look(self.file)
         return found is not None and found.owner is not None and found.owner.token != self.owner.token
 
@@ -151,10 +153,10 @@ _held: dict[Path, Ownership] = {}
 
 
 def own(folder: Path, prepare: Callable[[], None]) -> Ownership:
-    """Raises where somebody else owns the folder. `prepare` is called by the new owner, before others hear its name."""
+    """Raises where somebody else owns the folder. The new owner calls `prepare` before others can read its name."""
     folder = folder.resolve()  # two ways to one folder are one folder
     held = _held.get(folder)
-    if held is not None and held.lost() is None:
+    if held is not None and held.why_lost() is None:
         held.share()
         return held
     me = Owner.here()
@@ -165,13 +167,13 @@ def own(folder: Path, prepare: Callable[[], None]) -> Ownership:
         file = folder / f".owner-{before[-1] + 1 if before else 1}"
         if _make(file):
             if set(_numbers(folder)) == {*before, int(file.name.rpartition("-")[2])}:
-                return _settle(file, me, [folder / f".owner-{number}" for number in before], prepare)
+                return _become_owner(file, me, [folder / f".owner-{number}" for number in before], prepare)
             _remove(file)  # somebody was quicker, who saw other files than this process
         time.sleep(LOOK_EVERY)
     raise CheckpointError(f"{folder} cannot be owned: found another owner {TRIES} times, wanted none")
 
 
-def _settle(file: Path, me: Owner, old: list[Path], prepare: Callable[[], None]) -> Ownership:
+def _become_owner(file: Path, me: Owner, old: list[Path], prepare: Callable[[], None]) -> Ownership:
     mine = _held[file.parent] = Ownership(file, me)
     try:
         for other in old:
@@ -243,7 +245,7 @@ def _make(file: Path) -> bool:
 
 
 def _write(file: Path, owner: Owner) -> bool:
-    """False on a full disk, where what the last owner left may have to go first."""
+    """False on a full disk: then leftovers of the last owner have to be removed first."""
     try:
         file.write_text(_as_text(owner))
     except OSError as error:
@@ -258,7 +260,7 @@ def _as_text(owner: Owner) -> str:
 
 
 def _remove(file: Path) -> None:
-    with suppress(OSError):  # of another user in a folder where one may not: a higher number counts more
+    with suppress(OSError):  # it may be another user's: then the file with the higher number counts
         file.unlink()
 
 
@@ -267,7 +269,7 @@ def _numbers(folder: Path) -> list[int]:
 
 
 def _look_up(pid: int) -> tuple[str | None, str | None]:
-    """A process's state, and when it started in ticks of its machine: a pid is used again, the two together never."""
+    """A process's state, and when it started in ticks of its machine: pids are reused, but not with the same start."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

@@ -9,7 +9,8 @@ from typing import Any, TypeAlias
 
 import jax
 
-from hostmesh.worker.errors import CheckpointError, list_some
+from hostmesh.worker.errors import CheckpointError
+from hostmesh.worker.words import list_some
 
 PyTree: TypeAlias = Any
 
@@ -17,18 +18,33 @@ PyTree: TypeAlias = Any
 STEP = re.compile(r"\['([^']*)'\]|\.(\w+)|\[([^\]]*)\]")
 
 
-def abstract(path: Any, leaf: Any) -> Any:
-    """An array as its shape, type and sharding; anything else as it is."""
-    if not isinstance(leaf, jax.Array | jax.ShapeDtypeStruct):
-        return leaf
-    name, sharding = jax.tree_util.keystr(path), leaf.sharding
+def abstract(state: PyTree) -> PyTree:
+    """The same tree with the shape, type and sharding of each array; anything else stays as it is."""
+    require_global(state)
+    return jax.tree_util.tree_map(_abstract_leaf, state)
+
+
+def require_global(state: PyTree) -> None:
+    """Every array of the state needs a sharding over all processes."""
+    leaves, _ = jax.tree_util.tree_flatten_with_path(state)
+    for path, leaf in leaves:
+        if isinstance(leaf, jax.Array | jax.ShapeDtypeStruct):
+            _require_global_leaf(jax.tree_util.keystr(path), leaf.sharding)
+
+
+def _require_global_leaf(name: str, sharding: Any) -> None:
     if sharding is None:
         raise CheckpointError(f"{name} of the state has no sharding, wanted one to restore into")
     if jax.process_count() > 1 and sharding.is_fully_addressable:
         raise CheckpointError(
             f"{name} of the state lives on one process, wanted a global array: give it a sharding over the whole mesh"
         )
-    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+
+
+def _abstract_leaf(leaf: Any) -> Any:
+    if not isinstance(leaf, jax.Array | jax.ShapeDtypeStruct):
+        return leaf
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding)
 
 
 def describe(state: PyTree) -> dict[str, str]:
@@ -50,7 +66,7 @@ def compare(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
 
 
 def compare_part(found: Mapping[str, str], wanted: Mapping[str, str]) -> str:
-    """The same for what is wanted only, by names: a dict with `params` may stand for an object that has them."""
+    """The same for what is wanted only, by names: a dict with `params` may stand for an object that has `params`."""
     there = {_plain(path): kind for path, kind in found.items()}
     asked = {_plain(path): kind for path, kind in wanted.items()}
     return compare({path: kind for path, kind in there.items() if path in asked}, asked)

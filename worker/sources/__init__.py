@@ -1,4 +1,4 @@
-"""Whatever holds records becomes a source or a stream here; a system is imported when something of it is used."""
+"""Makes a source or a stream of whatever holds records; a system is imported when something of it is used."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from hostmesh.worker.sources.base import Source
 from hostmesh.worker.specs.functions import call_function, find_function, is_module
 from hostmesh.worker.specs.recognise import recognise
 from hostmesh.worker.specs.spec import Spec, unknown
+from hostmesh.worker.streams.passes import function_stream, iterable_stream
 from hostmesh.worker.streams.stream import Stream
 
 __all__ = ["Source", "as_source", "as_stream", "open_source"]
 
-# The file beside this one that opens a scheme's specs.
+# The module of this folder that opens the specs of a scheme.
 SCHEMES = {
     "arrayrecord": "array_record",
     "digits": "digits",
@@ -38,7 +39,10 @@ STREAMS = """wanted one of
 
 
 def open_source(spec: str) -> Source | Stream:
-    """`digits:train`, `npz:PATH`, …, or `module:function?key=value`, whose result is used as a source."""
+    """The source that a spec string names: `digits:train`, `npz:PATH`, … (docs/loading.md has all of them).
+
+    With `module:function?key=value` the function is called, and its result is used as a source.
+    """
     parsed = Spec.parse(spec)
     if parsed.scheme in SCHEMES:
         found: Source | Stream = _system(SCHEMES[parsed.scheme]).open_spec(parsed)
@@ -68,7 +72,11 @@ def as_source(data: Any) -> Source | Stream:
 
 
 def as_stream(data: Any, shards: int = 1, batched: bool | None = None) -> Stream:
-    """Records that only come in order; `batched` says they come in blocks, where the object itself cannot tell."""
+    """A stream of records that only come in order, in so many shards.
+
+    `data` is a dataset of a library, something that can be iterated again and again, or a function f(shard, shards)
+    that begins a pass. `batched` says whether its items are batches, where that is not known from the object itself.
+    """
     if isinstance(data, Stream):
         return data
     kind = recognise(data)
@@ -78,9 +86,9 @@ def as_stream(data: Any, shards: int = 1, batched: bool | None = None) -> Stream
     if kind:
         found = _system(kind.system).stream(data, shards, batched)
     elif hasattr(data, "__iter__"):
-        found = _system("passes").iterable_stream(data, shards, batched)
+        found = iterable_stream(data, shards, batched)
     elif callable(data):
-        found = _system("passes").function_stream(data, shards, batched)
+        found = function_stream(data, shards, batched)
     else:
         raise DataError(f"{type(data).__name__} cannot be a stream: {STREAMS}")
     return found

@@ -17,10 +17,12 @@ from hostmesh.worker.sources.base import BlockSource, RecordSource
 from hostmesh.worker.specs.functions import find_function
 from hostmesh.worker.specs.spec import Spec
 from hostmesh.worker.verify.content import Content, of_files
+from hostmesh.worker.words import list_some
 
 # For random access; beyond this the options of the reader made no measurable difference.
 READER_OPTIONS = "readahead_buffer_size:0,max_parallelism:0"
 READER_BUFFER = 1 << 15
+MAX_NAMED = 10  # records that cannot be read
 
 HOW_TO_DECODE = """say what is in a record, by one of
   fields=image:uint8:28x28,label:int32   values of fixed width, one after another, little-endian
@@ -45,12 +47,12 @@ def array_record_source(
     given = [paths] if isinstance(paths, (str, Path)) else list(paths)
     name = f"arrayrecord:{','.join(map(str, given))}"
     if fields is not None and decode is None:
-        files, dtype = Files([Part(path) for path in find_files(given)]), parse_fields(fields, name)
+        files, dtype = Files([FileSlice(path) for path in find_files(given)]), parse_fields(fields, name)
         return BlockSource(
             name, len(files), lambda ids: decode_fields(files.read(ids), ids, dtype, name), files.content
         )
     if decode is not None and fields is None:
-        files = Files([Part(path) for path in find_files(given)])
+        files = Files([FileSlice(path) for path in find_files(given)])
         return RecordSource(name, len(files), lambda ids: [decode(row) for row in files.read(ids)], files.content)
     raise DataError(f"{name}: {HOW_TO_DECODE}")
 
@@ -92,8 +94,8 @@ def decode_fields(rows: list[bytes], ids: Ids, dtype: np.dtype[Any], name: str) 
 
 
 @dataclass(frozen=True)
-class Part:
-    """Some neighbouring records of a file; without `take` all that follow."""
+class FileSlice:
+    """Neighbouring records of a file; without `take` all after the first `skip`."""
 
     path: str
     skip: int = 0
@@ -101,25 +103,25 @@ class Part:
 
 
 class Files:
-    """The records of parts in a row, by number through all of them."""
+    """The records of several slices, numbered through all of them."""
 
-    def __init__(self, parts: Sequence[Part]) -> None:
-        self._parts = parts
-        self._readers = [_open_file(part.path) for part in parts]
-        counts = [_count(part, reader) for part, reader in zip(parts, self._readers, strict=True)]
+    def __init__(self, slices: Sequence[FileSlice]) -> None:
+        self._slices = slices
+        self._readers = [_open_file(one.path) for one in slices]
+        counts = [_count(one, reader) for one, reader in zip(slices, self._readers, strict=True)]
         self._ends = np.array(list(accumulate(counts)), np.int64)
         if not sum(counts):
-            raise DataError(f"no record in {', '.join(part.path for part in parts) or 'no file'}")
+            raise DataError(f"no record in {', '.join(one.path for one in slices) or 'no file'}")
 
     def __len__(self) -> int:
         return int(self._ends[-1])
 
     @property
     def content(self) -> Content | None:
-        return of_files(list(dict.fromkeys(part.path for part in self._parts)))
+        return of_files(list(dict.fromkeys(one.path for one in self._slices)))
 
     def read(self, ids: Ids) -> list[bytes]:
-        """In the order of the files, because neighbours are often compressed together; given back as asked for."""
+        """In the order of `ids`. Reads in the order of the files, because neighbours are often compressed together."""
         order = np.argsort(ids, kind="stable")
         ordered = ids[order]
         cuts = [0, *np.searchsorted(ordered, self._ends).tolist()]
@@ -127,29 +129,26 @@ class Files:
         for number, (start, stop) in enumerate(zip(cuts, cuts[1:], strict=False)):
             if start < stop:
                 rows += self._read_file(number, ordered[start:stop])
-        return [rows[place] for place in np.argsort(order).tolist()]
+        return [rows[n] for n in np.argsort(order).tolist()]
 
     def _read_file(self, number: int, ids: Ids) -> list[bytes]:
-        part, reader = self._parts[number], self._readers[number]
-        first = (int(self._ends[number - 1]) if number else 0) - part.skip
+        file_slice, reader = self._slices[number], self._readers[number]
+        first = (int(self._ends[number - 1]) if number else 0) - file_slice.skip
         try:
             rows: list[bytes] = reader.read((ids - first).tolist())
         except (RuntimeError, IndexError) as error:
             bad = [id_ for id_ in np.unique(ids).tolist() if not _is_readable(reader, id_ - first)]
-            raise DataError(f"{part.path} cannot be read at the records {_listed(bad)}: {error}") from error
+            shown = list_some(list(map(str, bad)), MAX_NAMED, ", ", " ")
+            raise DataError(f"{file_slice.path} cannot be read at the records {shown}: {error}") from error
         return rows
 
 
-def _count(part: Part, reader: Any) -> int:
+def _count(file_slice: FileSlice, reader: Any) -> int:
     there: int = reader.num_records()
-    wanted = there - part.skip if part.take is None else part.take
-    if part.skip + wanted > there:
-        raise DataError(f"{part.path} has {there} records, wanted {part.skip + wanted}")
+    wanted = there - file_slice.skip if file_slice.take is None else file_slice.take
+    if file_slice.skip + wanted > there:
+        raise DataError(f"{file_slice.path} has {there} records, wanted {file_slice.skip + wanted}")
     return wanted
-
-
-def _listed(ids: list[int]) -> str:
-    return ", ".join(map(str, ids[:10])) + (f" and {len(ids) - 10} more" if len(ids) > 10 else "")
 
 
 def _open_file(path: str) -> Any:

@@ -65,12 +65,12 @@ class FixedColumn:
         return joined.reshape(shape)
 
     def rows(self, ids: Ids) -> list[Any]:
-        places = list(_find(self.ends, ids))
-        self._check({chunk for chunk, _ in places})
-        return [self.arrays[chunk][row] for chunk, row in places]
+        chunk_rows = list(_find(self.ends, ids))
+        self._check({chunk for chunk, _ in chunk_rows})
+        return [self.arrays[chunk][row] for chunk, row in chunk_rows]
 
     def _check(self, chunks: set[int]) -> None:
-        """When a chunk is first read: to check all at once would read the whole table."""
+        """Checks a chunk when it is first read: to check all at once would read the whole table."""
         if not self.unchecked:
             return
         for chunk in chunks:
@@ -131,7 +131,7 @@ def _refuse_bad_row(name: str, chunk: Nested, end: int) -> None:
 
 
 def _find(ends: NDArray[np.int64], ids: Ids) -> Iterator[tuple[int, int]]:
-    """The chunk of each row, and its place in it."""
+    """The chunk of each row, and its number in that chunk."""
     chunks = np.searchsorted(ends, ids, side="right")
     starts = np.concatenate([[0], ends[:-1]])
     return zip(chunks.tolist(), (ids - starts[chunks]).tolist(), strict=True)

@@ -1,4 +1,4 @@
-"""What every source does, and its two makings: one that reads whole blocks, one that reads records."""
+"""What every source does, and two implementations: one reads whole blocks, one reads records."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from hostmesh.worker.verify.content import Content
 
 @runtime_checkable
 class Source(Protocol):
-    """Random-access records. What `read` gives is freshly made: nothing else holds it.
+    """Random-access records. What `read` returns is a fresh copy.
 
-    A source may also have `content`: what lies behind it, where all of that can be compared between processes.
+    A source may also have `content`: the arrays or files behind it, where processes can compare all of their bytes.
     """
 
     @property
@@ -31,7 +31,7 @@ class Source(Protocol):
 
 @dataclass(frozen=True)
 class BlockSource:
-    """`gather(ids)` makes a fresh block."""
+    """`gather(ids)` returns a fresh block."""
 
     name: str
     length: int
@@ -51,7 +51,7 @@ class BlockSource:
 
 @dataclass(frozen=True)
 class RecordSource:
-    """`fetch(ids)` gives one record an id."""
+    """`fetch(ids)` returns one record for each id."""
 
     name: str
     length: int
@@ -63,7 +63,8 @@ class RecordSource:
 
     def read(self, ids: Ids) -> Block:
         if not len(ids):
-            return take_rows(self.read(np.zeros(1, np.int64)), ids)  # one record tells the shape of none
+            # The shape of an empty block is that of any record.
+            return take_rows(self.read(np.zeros(1, np.int64)), ids)
         return stack_records(self.records(ids), ids)
 
     def records(self, ids: Ids) -> list[Record]:

@@ -21,7 +21,7 @@ DRAWS_PER_PASS = 1 << 20  # what sets the random numbers of one pass apart from 
 
 
 def source(data: Any) -> BlockSource | RecordSource:
-    """Its own shuffling has no part in this: the loader's order decides."""
+    """Its own shuffling is not used: the loader's order decides."""
     from datarax.core.data_source import DataSourceModule
 
     name = f"datarax:{type(data).__name__}"
@@ -46,7 +46,7 @@ def stream(data: Any, shards: int = 1, batched: bool | None = None) -> Stream:
     def begin(shard: int, of: int) -> Pass:
         passes[shard] += 1
         blocks = _Blocks(data, counts, passes, shard)
-        # Iterators of one Pipeline share their counts of draws, so that with several no state is that of one.
+        # Iterators of one Pipeline share their counts of draws, so with several shards none has a state of its own.
         return Pass(blocks if of == 1 else map(lambda block: block, blocks), shard, of, batched=True)
 
     def rewind(shard: int) -> None:

@@ -13,7 +13,7 @@ from hostmesh.worker.streams.batches import RECORDS, UNKNOWN, Items, batches_of,
 from hostmesh.worker.streams.passes import stream_of
 from hostmesh.worker.streams.stream import Stream
 
-# What a step of Grain's makes of the items before it, by how the name of its class begins; all others keep them.
+# What a step of Grain's makes of its items, by how the name of its class begins; all other steps keep them.
 BATCHES = ("Batch", "Rebatch", "PackAndBatch")
 RECORDS_AGAIN = ("FlatMap", "Pack", "FirstFitPack", "BestFitPack", "ConcatThenSplit")
 ANYTHING = ("MapDataset", "IterDataset", "Operation", "ElasticIterator")
@@ -66,7 +66,7 @@ def _items(data: Any) -> Items:
 
 
 def _after(step: Any, before: list[Items]) -> Items:
-    """A step of the user's own kind does what the one of Grain's does that it is a kind of."""
+    """A step of the user's own class does what Grain's class does from which it is derived."""
     for kind in type(step).__mro__:
         if not kind.__module__.startswith(OWN):
             continue
@@ -80,7 +80,7 @@ def _after(step: Any, before: list[Items]) -> Items:
 
 
 def _parts(data: Any) -> list[Any]:
-    """What Interleave reads may be made only when it is read: then the first of it stands for all."""
+    """Interleave may make its datasets only when they are read: then the first one stands for all."""
     if (parts := getattr(data, "_datasets", None)) is not None:
         return list(parts) if isinstance(parts, (list, tuple)) else [parts[0]]
     if parents := getattr(data, "parents", None):

@@ -48,7 +48,7 @@ def source(data: Any, name: str = "hf:Dataset", split: str | None = None) -> Sou
     if not hasattr(data, "with_transform"):
         raise DataError(f"{name} only comes in order: open it without streaming, or give as_stream one of its splits")
     data = _format_on_host(data)
-    # What the user made of the rows, by a format or transform of their own, is what they get.
+    # A format or transform of the user's own decides what a row is.
     if data.format["type"] is not None:
         return RecordSource(name, len(data), lambda ids: _format_records(data, ids))
     return _open_table(data, name)
@@ -72,7 +72,7 @@ def stream(data: Any, shards: int = 1, batched: bool | None = None) -> Stream:
 
 
 class _Examples(Iterator[Any]):
-    """One pass, which keeps its state in objects of its own: an IterableDataset has one for all its passes."""
+    """One pass with a state of its own: an IterableDataset has one state for all its passes."""
 
     def __init__(self, data: Any) -> None:
         self._data = _copy(data)
@@ -179,7 +179,7 @@ class TableSource:
         return self._fetch(list(self.columns), ids)
 
     def _stack(self, names: list[str], ids: Ids) -> Block:
-        if not len(ids):  # one record tells the shape of none
+        if not len(ids):  # the shape of an empty block is that of any record
             return take_rows(stack_records(self._fetch(names, np.zeros(1, np.int64)), [0]), ids)
         return stack_records(self._fetch(names, ids), ids)
 
@@ -211,7 +211,7 @@ def _open_table(data: Any, name: str) -> TableSource:
 
 
 def _format_on_host(data: Any) -> Any:
-    """Two kinds of formats by another that gives the same numbers.
+    """Replaces two kinds of formats by one that gives the same numbers.
 
     `jax` puts every row on device 0, which only process 0 can reach; a table's has no rows to take one by one.
     """
@@ -236,7 +236,7 @@ def _widen_all(example: dict[str, Any]) -> dict[str, Any]:
 
 
 def _as_array(value: Any) -> Any:
-    """Lists as arrays, so that they do not pass for fields; images and all else as they are."""
+    """Lists become arrays, because a list would be taken for fields; images and anything else stay as they are."""
     if isinstance(value, dict):
         return {key: _as_array(part) for key, part in value.items()}
     if not isinstance(value, list):

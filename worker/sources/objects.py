@@ -37,6 +37,6 @@ def _read(data: Any, ids: Ids, name: str) -> Block:
 
 
 def _owned(leaf: Any) -> Any:
-    """A view may be one of the object's own memory."""
+    """A view is copied: it may show memory that the object writes to later."""
     array = np.asarray(leaf)
     return array if array.flags.owndata else array.copy()

@@ -1,4 +1,4 @@
-"""Where an iterator of tf.data is: its own checkpoint where that is small, else how much it gave, to be skipped."""
+"""The state of a tf.data iterator: its own checkpoint where that is small, else how many elements it gave."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Elements(Iterator[Any]):
     """One pass over a dataset."""
 
     def __init__(self, data: Any, most_bytes: int) -> None:
-        """A checkpoint may have so many; with 0 there is none."""
+        """`most_bytes` is the size that a checkpoint may have; with 0 none is made."""
         self._data, self._most_bytes = data, most_bytes
         self._elements = data.as_numpy_iterator()
         self._given = 0
@@ -40,7 +40,7 @@ class Elements(Iterator[Any]):
             self._elements = self._data.skip(self._given).as_numpy_iterator()
 
     def _save(self) -> dict[str, bytes]:
-        """Nothing, from now on, where it cannot be saved or turns out to be large."""
+        """Empty where it cannot be saved or is too large; then it is not tried again."""
         folder = Path(tempfile.mkdtemp(prefix="hostmesh-"))
         try:
             self._checkpoint().write(str(folder / "it"))

@@ -10,7 +10,7 @@ import numpy as np
 
 from hostmesh.worker.errors import DataError
 from hostmesh.worker.loading.rows import Record
-from hostmesh.worker.sources.array_record import Files, Part
+from hostmesh.worker.sources.array_record import Files, FileSlice
 from hostmesh.worker.sources.base import BlockSource, RecordSource
 from hostmesh.worker.sources.objects import object_source
 from hostmesh.worker.specs.packages import load
@@ -37,7 +37,7 @@ def open_spec(spec: Spec) -> RecordSource:
 
 
 def source(data: Any) -> BlockSource | RecordSource:
-    """What `tfds.data_source` gave. With decoders of the user's own it is read through TFDS, else around it."""
+    """What `tfds.data_source` gave. With decoders of the user's own it is read through TFDS, else directly."""
     from tensorflow_datasets import decode
 
     info = data.dataset_info
@@ -78,7 +78,7 @@ def _array_record_source(info: Any, split: str, fields: list[str], name: str) ->
     except (ValueError, KeyError) as error:
         known = ", ".join(info.splits)
         raise DataError(f"{name}: no split {split!r} among {known}: {str(error).splitlines()[0]}") from error
-    files = Files([Part(str(part.filename), part.skip, part.take) for part in instructions])
+    files = Files([FileSlice(str(one.filename), one.skip, one.take) for one in instructions])
     decode = _make_decoder(info.features, fields, name)
     return RecordSource(name, len(files), lambda ids: [decode(row) for row in files.read(ids)], files.content)
 

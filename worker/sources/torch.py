@@ -78,7 +78,7 @@ def to_numpy(leaf: Any) -> Any:
     if not isinstance(leaf, torch.Tensor):
         return leaf
     tensor = leaf.detach().cpu()
-    if tensor.dtype == torch.bfloat16:  # NumPy has it from ml_dtypes, which PyTorch does not know
+    if tensor.dtype == torch.bfloat16:  # NumPy gets it from ml_dtypes, which PyTorch does not know
         import ml_dtypes
 
         return tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
@@ -110,7 +110,7 @@ def _convert(item: Any) -> Any:
 
 
 def _with_arrays_of_text(item: Any) -> Any:
-    """PyTorch collates text into lists and tuples, which would pass for fields."""
+    """PyTorch collates text into lists and tuples, which would be taken for fields."""
     if isinstance(item, dict):
         return {key: _with_arrays_of_text(part) for key, part in item.items()}
     if not isinstance(item, (list, tuple)):

@@ -33,7 +33,7 @@ def find_function(path: str, wanted_by: str) -> Callable[..., Any]:
 
 
 def call_function(function: Callable[..., Any], options: Mapping[str, str], wanted_by: str) -> Any:
-    """Options that do not fit are told before anything runs, so that an error from within stays what it is."""
+    """Checks the options before the call, so that an error inside the function is not taken for a wrong option."""
     signature = inspect.signature(function)
     try:
         signature.bind(**options)

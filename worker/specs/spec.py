@@ -32,7 +32,7 @@ class Spec:
 
 
 def unknown(kind: str, word: str, accepted: Iterable[str]) -> str:
-    """What is said of a word that is not among those accepted, with the nearest that is."""
+    """The message for a word that is not accepted, with the nearest one that is."""
     words = sorted(accepted)
     near = difflib.get_close_matches(word, words, 1)
     hint = f"; did you mean {near[0]}?" if near else ""

@@ -1,4 +1,4 @@
-"""Records or batches of them: what the steps of a pipeline say of its items, held against the first one it gives."""
+"""Whether a stream gives records or batches: what its pipeline says, checked against the first item."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ SAY_IT = "say which they are: as_stream(data, batched=True), or batched=False"
 
 @dataclass(frozen=True)
 class Items:
-    """`batched` is None where nobody can tell; `sizes` holds how many records a batch has, as far as that is said."""
+    """`batched` is None where it is not known; `sizes` are the batch sizes, as far as they are known."""
 
     batched: bool | None
     sizes: frozenset[int] = frozenset()
 
     def check(self, item: Any, name: str) -> None:
-        """Steps of the user's own may do anything: a record, or a batch, must at least be able to be one."""
+        """Steps of the user's own may do anything, so the first item is checked for what it can be."""
         rows = count_equal_rows(item)
         if self.batched is None and rows is not None:
             found = f"every array of the first one has {rows} rows"
@@ -37,7 +37,7 @@ class Items:
     def _can_be_batch(self, item: Any, rows: int | None) -> bool:
         if rows is None or not self.sizes or rows in self.sizes:
             return rows is not None
-        # A batch may be a short one. But where a list is as long as a batch, it is one of records.
+        # A batch may be short. But a list that is as long as a batch is a list of records.
         return rows < max(self.sizes) and self.sizes.isdisjoint(_list_lengths(item))
 
 
@@ -51,18 +51,18 @@ def batches_of(size: Any) -> Items:
 
 
 def combine(parts: Iterable[Items]) -> Items:
-    """What is made of items of all these."""
+    """What a step gives that mixes items of all these."""
     found = list(parts)
     if len({part.batched for part in found}) != 1:
         return UNKNOWN
     return Items(found[0].batched, frozenset().union(*(part.sizes for part in found)))
 
 
-def decide(said: Items, batched: bool | None, name: str) -> tuple[bool, Check | None]:
-    """Whether a stream comes in batches, and what its first item must be asked: nothing, where the user said it."""
+def decide(declared: Items, batched: bool | None, name: str) -> tuple[bool, Check | None]:
+    """Whether a stream gives batches, and how its first item is checked: not at all where the user has said it."""
     if batched is not None:
         return batched, None
-    return said.batched is True, None if said == RECORDS else lambda item: said.check(item, name)
+    return declared.batched is True, None if declared == RECORDS else lambda item: declared.check(item, name)
 
 
 def count_equal_rows(item: Any) -> int | None:

@@ -1,4 +1,4 @@
-"""Fresh passes over what can be iterated anew, whole or every so-many-th record of it, as streams."""
+"""Streams of whatever can be iterated again and again; a shard is every n-th record of a pass."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from hostmesh.worker.streams.stream import Stream
 
 
 class Pass(Iterator[Any]):
-    """The records of one shard: those whose number in the pass, counted through all batches, leaves the rest `shard`.
+    """One pass over a shard: the records whose number in the pass, modulo `shards`, is `shard`.
 
-    Where `items` can tell and take up its place (`get_state`, `set_state`), so can this.
+    It has a state (`get_state`, `set_state`) where `items` has one.
     """
 
     def __init__(
@@ -37,9 +37,9 @@ class Pass(Iterator[Any]):
         if not self._batched:
             self._drop(self._before)
             self._before = self._shards - 1
-            return self._look_at(next(self._items))
+            return self._prepare(next(self._items))
         while True:
-            block = self._look_at(next(self._items))
+            block = self._prepare(next(self._items))
             if self._shards == 1:
                 return block
             rows, first = count_rows(block, "a batch of the stream"), self._before
@@ -48,7 +48,7 @@ class Pass(Iterator[Any]):
                 return take_rows(block, slice(first, None, self._shards))
 
     def skip(self, records: int) -> int:
-        """Passes over so many without looking at them; how many there were. For what does not come in batches."""
+        """Drops so many records and returns how many there were. Only for items that are records, not batches."""
         before, self._before = self._before, self._shards - 1
         dropped = self._drop(before + (records - 1) * self._shards + 1)
         return (dropped - before - 1) // self._shards + 1
@@ -66,7 +66,7 @@ class Pass(Iterator[Any]):
     def _drop(self, items: int) -> int:
         return sum(1 for _ in islice(self._items, items)) if items else 0
 
-    def _look_at(self, item: Any) -> Any:
+    def _prepare(self, item: Any) -> Any:
         item = item if self._convert is None else self._convert(item)
         if self._check is not None:
             self._check(item)

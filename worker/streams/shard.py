@@ -1,4 +1,4 @@
-"""The records of one shard of a stream over its epochs, some at a time, from the start or from a noted place on."""
+"""The records of one shard of a stream over its epochs, from the start or from a recorded position on."""
 
 from __future__ import annotations
 
@@ -17,39 +17,40 @@ from hostmesh.worker.streams.state import decode_state, encode_state
 from hostmesh.worker.streams.stream import Stream
 from hostmesh.worker.verify.fingerprint import fingerprint_records
 
-# Seconds between two places that are noted, at the least; more where noting one takes long: it may cost a hundredth.
+# Seconds between two recorded positions, at least. Where recording is slow it is done less often, so that it takes at
+# most a hundredth of the time.
 NOTE_EVERY = 1.0
 SHARE_OF_TIME = 100
 
 
 @dataclass(frozen=True)
-class Place:
-    """The state of the iterator of a pass after so many rows of the shard, and a mark of what it gave next."""
+class ShardPosition:
+    """The state of a pass's iterator after so many rows of the shard, and a fingerprint of the item that came next."""
 
     rows: int
-    passes: int  # whole ones before this
+    passes: int  # completed ones
     state: str
-    mark: str
+    fingerprint: str
 
 
 class ShardReader(ABC):
     def __init__(self, stream: Stream, shard: int, epochs: int | None, ahead: int) -> None:
-        """`ahead`: so many takes at most are not delivered yet."""
+        """`ahead` is how many takes at most are not delivered yet."""
         self._stream, self._shard, self._epochs = stream, shard, epochs
         self.taken = 0
         self._items: Any = None  # the iterator of this pass
-        self._places: tuple[Place, ...] = ()  # replaced, never changed: another thread may look at it
-        self._most_places = ahead + 3
-        self._note_at = 0.0
+        self._positions: tuple[ShardPosition, ...] = ()  # replaced, never changed: another thread may read it
+        self._max_positions = ahead + 3
+        self._record_at = 0.0
         self._begin()
 
     @abstractmethod
     def take(self, rows: int) -> tuple[Any, int]:
-        """So many rows, fewer only at the end, and how many they are."""
+        """The next rows, fewer than asked for only at the end, and how many they are."""
 
     @abstractmethod
     def skip(self, rows: int) -> None:
-        """Like take, with nothing to show for it."""
+        """Pass over the next rows."""
 
     @abstractmethod
     def _held(self) -> int:
@@ -58,29 +59,33 @@ class ShardReader(ABC):
     @abstractmethod
     def _keep(self, item: Any) -> None: ...
 
-    def find_place(self, rows: int) -> dict[str, Any] | None:
-        """The newest noted one that comes before the last of so many rows, so that this one is read again."""
+    def find_position(self, rows: int) -> dict[str, Any] | None:
+        """The newest recorded position before the last of so many rows, so that at least one row is read again."""
         rows = rows if self._total is None else min(rows, self._total)
-        found = [place for place in self._places if place.rows < rows]
+        found = [position for position in self._positions if position.rows < rows]
         return asdict(found[-1]) if found else None
 
     def resume(self, found: Mapping[str, Any], rows: int) -> str | None:
-        """Goes on from a place noted on the way to so many rows. If it cannot, why; then it is at the start."""
+        """Go on from a position that was recorded on the way to so many rows.
+
+        Returns None, or why that is not possible: then the shard is at its start.
+        """
         try:
-            place = Place(**found)
-            if not 0 <= place.rows < rows:
-                raise DataError(f"the place saved comes after {place.rows} records, wanted one before {rows}")
+            position = ShardPosition(**found)
+            if not 0 <= position.rows < rows:
+                raise DataError(f"the place saved comes after {position.rows} records, wanted one before {rows}")
             self._items = iter(self._stream.open(self._shard, self._stream.shards))
-            self._items.set_state(decode_state(place.state))
-            self._pass = place.passes
+            self._items.set_state(decode_state(position.state))
+            self._pass = position.passes
             item = next(self._arriving, None)
-            problem = None if _mark(item) == place.mark else "there are other records at the place that was saved"
+            is_same = _fingerprint(item) == position.fingerprint
+            problem = None if is_same else "there are other records at the place that was saved"
         except Exception as error:
             problem = f"{type(error).__name__}: {error}"
         if problem is not None:
             self._begin()
             return problem
-        self.taken, self._places = place.rows, (place,)
+        self.taken, self._positions = position.rows, (position,)
         self._keep(item)
         return None
 
@@ -93,7 +98,7 @@ class ShardReader(ABC):
 
     def _arrive(self) -> Iterator[Any]:
         while self._epochs is None or self._pass < self._epochs:
-            is_empty = self._items is None  # one that was resumed may be at its end
+            is_empty = self._items is None  # a pass that was resumed may already be at its end
             if self._items is None:
                 self._items = iter(self._stream.open(self._shard, self._stream.shards))
             for item in self._items:
@@ -106,17 +111,18 @@ class ShardReader(ABC):
             self._pass += 1
         self._total = self.taken + self._held()
 
-    def _note_place(self) -> None:
-        """Now and then, when there is more to read: the first of it belongs to the place."""
+    def _record_position(self) -> None:
+        """Now and then, before more is read: the next item is part of the position, by its fingerprint."""
         began = time.monotonic()
-        if began < self._note_at or not hasattr(self._items, "get_state"):
+        if began < self._record_at or not hasattr(self._items, "get_state"):
             return
         rows, passes, state = self.taken + self._held(), self._pass, _ask_state(self._items)
         spent = time.monotonic() - began
         if state is not None and (item := next(self._arriving, None)) is not None:
             self._keep(item)
-            self._places = (*self._places, Place(rows, passes, state, _mark(item)))[-self._most_places :]
-        self._note_at = time.monotonic() + max(NOTE_EVERY, SHARE_OF_TIME * spent)
+            position = ShardPosition(rows, passes, state, _fingerprint(item))
+            self._positions = (*self._positions, position)[-self._max_positions :]
+        self._record_at = time.monotonic() + max(NOTE_EVERY, SHARE_OF_TIME * spent)
 
 
 class RecordReader(ShardReader):
@@ -128,7 +134,7 @@ class RecordReader(ShardReader):
 
     def take(self, rows: int) -> tuple[list[Record], int]:
         if len(self._records) < rows:
-            self._note_place()
+            self._record_position()
         while len(self._records) < rows and (item := next(self._arriving, None)) is not None:
             self._keep(item)
         taken, self._records = self._records[:rows], self._records[rows:]
@@ -163,7 +169,7 @@ class BlockReader(ShardReader):
     def __init__(self, *args: Any) -> None:
         self._rest: Any = None
         self._left = 0
-        self._may_note = False
+        self._may_record = False
         super().__init__(*args)
 
     def take(self, rows: int) -> tuple[Any, int]:
@@ -176,7 +182,7 @@ class BlockReader(ShardReader):
             pass
 
     def _pieces(self, rows: int) -> Iterator[tuple[Any, int]]:
-        self._may_note = True
+        self._may_record = True
         while rows and self._refill():
             number = min(rows, self._left)
             piece, self._rest = take_rows(self._rest, slice(0, number)), take_rows(self._rest, slice(number, None))
@@ -186,9 +192,9 @@ class BlockReader(ShardReader):
             yield piece, number
 
     def _refill(self) -> bool:
-        if self._left == 0 and self._may_note:  # one place a take, or those of the delivered rows would be crowded out
-            self._note_place()
-            self._may_note = False
+        if self._left == 0 and self._may_record:  # one a take: more would push out those before the delivered rows
+            self._record_position()
+            self._may_record = False
         while self._left == 0:
             block = next(self._arriving, None)
             if block is None:
@@ -213,9 +219,9 @@ def join_blocks(blocks: list[Any]) -> Any:
 def _ask_state(items: Any) -> str | None:
     try:
         return encode_state(items.get_state())
-    except Exception:  # not every iterator that could tell does; the records are there all the same
+    except Exception:  # an iterator may refuse to give its state; its records can be used all the same
         return None
 
 
-def _mark(item: Any) -> str:
+def _fingerprint(item: Any) -> str:
     return fingerprint_records([item])

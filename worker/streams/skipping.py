@@ -1,4 +1,4 @@
-"""How far the way to a later batch of a stream is, told now and then: nobody should think that it hangs."""
+"""Tells now and then how far the reading up to a later batch of a stream has come, so that it does not look hung."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ QUIET = 3.0  # seconds before the first line
 EVERY = 10.0
 
 
-class Skipping:
+class SkipProgress:
     """`skipping to batch 20,000 of numbers: 12% after 5 s, about 40 s left`, by process 0."""
 
     def __init__(self, steps: int, name: str) -> None:

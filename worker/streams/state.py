@@ -1,4 +1,4 @@
-"""Where a stream is, as plain JSON: the states of its iterators, shard by shard, and those of all processes as one."""
+"""The state of a stream as plain JSON: the position in each shard, and those of all processes as one."""
 
 from __future__ import annotations
 
@@ -47,16 +47,16 @@ def _decode_bytes(found: dict[str, Any]) -> Any:
 
 
 def split_state(state: Any) -> tuple[Any, dict[str, Any]]:
-    """The step, and the places in the shards; a step alone has none, and is reached by reading again."""
+    """The step, and the position in each shard; a step alone has none, and is reached by reading from the start."""
     if isinstance(state, Mapping) and state.keys() == {"step", "shards"}:
         return state["step"], dict(state["shards"])
     return state, {}
 
 
-def bound_places(places: Mapping[str, Any], stream: Stream) -> dict[str, Any]:
-    """Those that are small enough to be saved; a shard without one is read again."""
+def drop_large_positions(positions: Mapping[str, Any], stream: Stream) -> dict[str, Any]:
+    """The positions that are small enough to be saved. A shard without one is read from its start."""
     most = MAX_BYTES // stream.shards
-    sizes = {shard: len(json.dumps(place)) for shard, place in places.items()}
+    sizes = {shard: len(json.dumps(position)) for shard, position in positions.items()}
     largest = max(sizes.values(), default=0)
     if largest > most and stream.name not in _told:
         _told.add(stream.name)
@@ -65,15 +65,16 @@ def bound_places(places: Mapping[str, Any], stream: Stream) -> dict[str, Any]:
             f"{stream.name}: the state of its iterator has {found}: not saved, so a restored loader reads it again",
             file=sys.stderr,
         )
-    return {shard: place for shard, place in places.items() if sizes[shard] <= most}
+    return {shard: position for shard, position in positions.items() if sizes[shard] <= most}
 
 
 def merge_states(state: LoaderState) -> LoaderState:
-    """What is saved: the step, and the places that any process knows. Every process calls this with its own."""
+    """What is saved: the step, and the positions that any process knows. Every process calls this."""
     if not isinstance(state, Mapping):
         return state
-    said = exchange("save the place in a stream", {"step": state["step"], "shards": state["shards"]})
-    if len(steps := {one["step"] for one in said}) > 1:
-        found = ", ".join(map(str, sorted(steps)))
-        raise DisagreementError(f"wanted to save the place in a stream after one step; found {found}")
-    return {"step": state["step"], "shards": {shard: place for one in said for shard, place in one["shards"].items()}}
+    found = exchange("save the place in a stream", {"step": state["step"], "shards": state["shards"]})
+    if len(steps := {one["step"] for one in found}) > 1:
+        shown = ", ".join(map(str, sorted(steps)))
+        raise DisagreementError(f"wanted to save the place in a stream after one step; found {shown}")
+    positions = {shard: position for one in found for shard, position in one["shards"].items()}
+    return {"step": state["step"], "shards": positions}

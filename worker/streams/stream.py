@@ -9,15 +9,15 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Stream:
-    """`open(shard, shards)` begins one pass over the records of a shard.
+    """Records that only come in order. `open(shard, shards)` begins one pass over the records of a shard.
 
-    It gives records, or blocks of stacked records where `batched`. With one shard every process reads all records
-    and keeps its own; with more, each reads only the shards its rows come from. A global batch is made of equally
-    many rows of each shard, so it is the same for any number of processes, as far as the passes are.
+    A pass gives records or, where `batched`, blocks of stacked records. With one shard every process reads all records
+    and keeps its own; with more, each reads only the shards its rows come from. A global batch has equally many rows of
+    each shard, so it is the same for any number of processes as long as the passes are the same.
 
-    Where the iterator of a pass has `get_state()`, of plain JSON values and bytes, and `set_state(state)`, by which a
-    fresh one goes on from there, a restored loader need not read again what came before. `rewind(shard)` is for streams
-    whose passes differ, and called before a shard is read from its start: its next pass is the first.
+    The iterator of a pass may have `get_state()`, which returns plain JSON values and bytes, and `set_state(state)`, by
+    which a fresh iterator goes on from there: then a restored loader need not read everything again. `rewind(shard)` is
+    for streams whose passes differ. It is called before a shard is read from its start: the next pass is the first one.
     """
 
     open: Callable[[int, int], Iterable[Any]]

@@ -1,4 +1,4 @@
-"""All bytes behind a source compared between processes, by a thread beside training that gives way."""
+"""Compares all bytes behind a source between processes, in a slow thread beside training."""
 
 from __future__ import annotations
 
@@ -13,31 +13,33 @@ from typing import Any
 
 import jax
 
-from hostmesh.worker.coordination import arrange, exchange, name_processes
-from hostmesh.worker.errors import DisagreementError, list_some
+from hostmesh.worker.coordination import exchange, name_processes, open_rendezvous
+from hostmesh.worker.errors import DisagreementError
 from hostmesh.worker.process.machine import host_name
 from hostmesh.worker.verify.content import Content
+from hostmesh.worker.words import list_some
 
-# Of the time, and of a second at least so much for each megabyte: 64 MB/s and a twentieth of a core at most. The
-# thread's priority stays: one of low priority that is not scheduled while it holds Python's lock would stop all others.
+# The share of time in which the thread works, and its pauses after each megabyte: it reads at most 64 MB/s and takes at
+# most a twentieth of a core. Its priority is not lowered: a thread of low priority that is not scheduled while it holds
+# the interpreter's lock would stop all others.
 SHARE = 0.05
 MIN_PAUSE, MAX_PAUSE = 1 / 64, 1.0
-LISTEN_EVERY, LISTEN_WHEN_HURRIED = 1.0, 0.05
+POLL_EVERY, POLL_WHEN_HURRIED = 1.0, 0.05
 # How long the end of the data waits for what is still to be compared.
 TIMEOUT_AT_END = 10.0
 MAX_NAMED = 64
 
 
 class Comparison:
-    """Made and begun by all processes together; `check` raises on each once it is known that their data differ."""
+    """All processes make and begin it together. `check` raises on each of them once their data are known to differ."""
 
     def __init__(self, name: str, content: Content | None) -> None:
-        """`at_once` must be the same on all processes: it has the marks of what is quick to read."""
+        """`at_once` has fingerprints of what is quick to read; the caller compares it between processes."""
         self._name, self._content = name, content if jax.process_count() > 1 else None
         self._reading: _Reading | None = None
         self.at_once: dict[str, str] = {}
         if self._content is not None and self._content.is_quick:
-            self.at_once = {f"all of {field} (verify=True)": mark for field, mark in self._content.marks()}
+            self.at_once = {f"all of {field} (verify=True)": crc for field, crc in self._content.fingerprints()}
         elif self._content is not None:
             self.at_once = {"compared": "while training"}
 
@@ -45,42 +47,42 @@ class Comparison:
         content, self._content = self._content, None
         if content is None or content.is_quick:
             return
-        places = exchange("look where the data are", content.place)
-        # Of processes that read the very same files one is enough.
-        readers = [k for k, place in enumerate(places) if place is None or k == places.index(place)]
+        locations = exchange("look where the data are", content.location)
+        # Of processes that read the very same files only the first one reads.
+        readers = [k for k, where in enumerate(locations) if where is None or k == locations.index(where)]
         if len(readers) == 1:
             return
-        # So is one comparison of the same files, for however many loaders. All processes begin them in the same order.
-        self._reading = _begun.get(tuple(places)) or _Reading(self._name, content, places, readers)
-        if None not in places:
-            _begun[tuple(places)] = self._reading
+        # Loaders of the same files share one comparison. All processes begin comparisons in the same order.
+        self._reading = _begun.get(tuple(locations)) or _Reading(self._name, content, locations, readers)
+        if None not in locations:
+            _begun[tuple(locations)] = self._reading
 
     def check(self) -> None:
         if self._reading is not None and self._reading.problem is not None:
             raise DisagreementError(self._reading.problem)
 
     def finish(self) -> None:
-        """At the end of the data: in a hurry, but not for ever."""
+        """At the end of the data: wait for the rest of the comparison, for some seconds at most."""
         if self._reading is not None:
             self._reading.hurry(TIMEOUT_AT_END)
             self.check()
 
 
 class _Reading:
-    """A thread that marks all bytes, and then listens for what the others have found."""
+    """A thread that computes the fingerprints of all bytes, and then waits for the result of the comparison."""
 
-    def __init__(self, name: str, content: Content, places: list[str | None], readers: list[int]) -> None:
-        # Under one name: that of the source may be a path, which hosts have their own of.
-        meeting = arrange("compare the data")
-        assert meeting is not None
+    def __init__(self, name: str, content: Content, locations: list[str | None], readers: list[int]) -> None:
+        # Not under the source's name, which may be a path that differs from host to host.
+        rendezvous = open_rendezvous("compare the data")
+        assert rendezvous is not None
         self.problem: str | None = None
-        self._name, self._meeting, self._readers = name, meeting, readers
+        self._name, self._rendezvous, self._readers = name, rendezvous, readers
         self._done, self._hurry, self._stop = threading.Event(), threading.Event(), threading.Event()
-        alike = [k for k, place in enumerate(places) if place is not None and place == content.place]
-        said = {"host": host_name(), "processes": alike or [meeting.process_id]}
-        self._thread = threading.Thread(target=self._run, args=(content, said), name="comparison of data", daemon=True)
+        alike = [k for k, where in enumerate(locations) if where is not None and where == content.location]
+        about = {"host": host_name(), "processes": alike or [rendezvous.process_id]}
+        self._thread = threading.Thread(target=self._run, args=(content, about), name="comparison of data", daemon=True)
         self._thread.start()
-        # Before jax leaves the others: nothing may be asked of them after that.
+        # The handler runs before jax disconnects, after which no other process can be reached.
         atexit.register(self._end)
 
     def hurry(self, timeout: float) -> None:
@@ -88,18 +90,19 @@ class _Reading:
         self._done.wait(timeout)
         self._hurry.clear()
 
-    def _run(self, content: Content, said: dict[str, Any]) -> None:
-        # What ends this early: the end of this program, or of another process; a file that cannot be read any more the
-        # loader will meet by itself.
+    def _run(self, content: Content, about: dict[str, Any]) -> None:
+        # The thread ends early when this program or another process ends, and when a file cannot be read any more: the
+        # loader will fail at that by itself.
         with suppress(_Stopped, OSError, RuntimeError):
-            if self._meeting.process_id in self._readers:
-                self._meeting.say(json.dumps({**said, "marks": self._mark(content)}))
-            self.problem = self._listen()
+            if self._rendezvous.process_id in self._readers:
+                found = {**about, "fingerprints": self._fingerprint(content)}
+                self._rendezvous.publish(json.dumps(found))
+            self.problem = self._wait_for_result()
         self._done.set()
 
-    def _mark(self, content: Content) -> list[list[str]]:
+    def _fingerprint(self, content: Content) -> list[list[str]]:
         self._last = time.perf_counter()
-        return _group([list(mark) for mark in content.marks(self._pause)])
+        return _group([list(named) for named in content.fingerprints(self._pause)])
 
     def _pause(self) -> None:
         took = time.perf_counter() - self._last
@@ -108,17 +111,18 @@ class _Reading:
             raise _Stopped
         self._last = time.perf_counter()
 
-    def _listen(self) -> str | None:
-        """Process 0 decides, so that all hear the same."""
+    def _wait_for_result(self) -> str | None:
+        """Process 0 compares, so that all processes get the same result."""
         while True:
-            if self._meeting.process_id == 0:
-                said = self._meeting.said()
-                if len(said) == len(self._readers):
-                    self._meeting.settle({"problem": _differences(self._name, [said[k] for k in self._readers])})
-            if (outcome := self._meeting.look()) is not None:
-                problem: str | None = outcome["problem"]
-                return problem
-            if self._stop.wait(LISTEN_WHEN_HURRIED if self._hurry.is_set() else LISTEN_EVERY):
+            if self._rendezvous.process_id == 0:
+                values = self._rendezvous.values()
+                if len(values) == len(self._readers):
+                    problem = _differences(self._name, [values[k] for k in self._readers])
+                    self._rendezvous.publish_outcome({"problem": problem})
+            if (outcome := self._rendezvous.poll_outcome()) is not None:
+                result: str | None = outcome["problem"]
+                return result
+            if self._stop.wait(POLL_WHEN_HURRIED if self._hurry.is_set() else POLL_EVERY):
                 raise _Stopped
 
     def _end(self) -> None:
@@ -133,31 +137,31 @@ class _Stopped(Exception):
     pass
 
 
-def _group(marks: list[list[str]]) -> list[list[str]]:
-    """Some at a time under one name where there are many."""
-    size = -(-len(marks) // MAX_NAMED)
+def _group(fingerprints: list[list[str]]) -> list[list[str]]:
+    """Where there are many, one name and fingerprint for several neighbours."""
+    size = -(-len(fingerprints) // MAX_NAMED)
     if size == 1:
-        return marks
-    groups = [marks[start : start + size] for start in range(0, len(marks), size)]
-    return [[f"{group[0][0]} to {group[-1][0]}", _mark_of([mark for _, mark in group])] for group in groups]
+        return fingerprints
+    groups = [fingerprints[start : start + size] for start in range(0, len(fingerprints), size)]
+    return [[f"{group[0][0]} to {group[-1][0]}", _combine([crc for _, crc in group])] for group in groups]
 
 
-def _mark_of(marks: list[str]) -> str:
-    return f"{zlib.crc32(' '.join(marks).encode()):08x}"
+def _combine(fingerprints: list[str]) -> str:
+    return f"{zlib.crc32(' '.join(fingerprints).encode()):08x}"
 
 
-def _differences(name: str, said: list[dict[str, Any]]) -> str | None:
-    if len({len(one["marks"]) for one in said}) > 1:
-        found = [f"{_who(one)} {len(one['marks'])} of them" for one in said]
+def _differences(name: str, readers: list[dict[str, Any]]) -> str | None:
+    if len({len(one["fingerprints"]) for one in readers}) > 1:
+        found = [f"{_who(one)} {len(one['fingerprints'])} of them" for one in readers]
         return _tell(name, f"what it is made of: {', '.join(found)}")
     found = []
-    for column in zip(*(one["marks"] for one in said), strict=True):
+    for column in zip(*(one["fingerprints"] for one in readers), strict=True):
         holders: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
-        for one, (_, mark) in zip(said, column, strict=True):
-            holders[mark].append(one)
+        for one, (_, crc) in zip(readers, column, strict=True):
+            holders[crc].append(one)
         if len(holders) > 1:
             by_majority = sorted(holders.items(), key=lambda held: -len(held[1]))
-            text = "; ".join(f"{' and '.join(map(_who, who))}: {mark}" for mark, who in by_majority)
+            text = "; ".join(f"{' and '.join(map(_who, who))}: {crc}" for crc, who in by_majority)
             found.append(f"{column[0][0]}: {text}")
     return _tell(name, list_some(found)) if found else None
 

@@ -1,4 +1,4 @@
-"""What lies behind a source, arrays or files, and a mark of all of its bytes."""
+"""The arrays or files behind a source, and fingerprints of all of their bytes."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hostmesh.worker.loading.rows import leaves
-from hostmesh.worker.process.machine import machine_mark
+from hostmesh.worker.process.machine import machine_id
 
-PIECE = 1 << 20
-# What is in memory and small is marked when a loader is made, anything else while it is used. Beyond the second limit
-# only every second, third, … piece is read.
+CHUNK = 1 << 20
+# Content in memory up to the first limit is compared when a loader is made, any other while it is used. Beyond the
+# second limit only every second, third, … chunk is read.
 MAX_AT_ONCE = 128 << 20
-MAX_COUNT = 4 << 30
+MAX_READ = 4 << 30
 # Filesystems on which one file is the same for all hosts that mount it.
 SHARED = {"nfs", "nfs4", "cifs", "smb3", "lustre", "gpfs", "ceph", "beegfs", "glusterfs", "fuse.glusterfs", "9p"}
 
@@ -42,11 +42,11 @@ class Stored:
     def size(self) -> int:
         return self.rows * self.row_size
 
-    def mark(self, every: int, pause: Pause) -> str:
-        """Of every so many pieces of a megabyte; between two of them others get their turn."""
-        crc, rows = 0, max(1, PIECE // max(1, self.row_size))
+    def fingerprint(self, every: int, pause: Pause) -> str:
+        """Of every n-th chunk of a megabyte; `pause` is called after each, so that other threads get their turn."""
+        crc, rows = 0, max(1, CHUNK // max(1, self.row_size))
         for start in range(0, self.rows, rows * every):
-            # For that long no lock of Python's is held.
+            # crc32 releases the interpreter's lock.
             crc = zlib.crc32(_as_bytes(self.read(start, min(self.rows, start + rows))), crc)
             pause()
         return f"{self.size:,} bytes {crc:08x}"
@@ -54,7 +54,7 @@ class Stored:
 
 @dataclass(frozen=True)
 class Content:
-    """In an order that is the same on every process."""
+    """All that is stored behind a source, in an order that is the same on every process."""
 
     stored: tuple[Stored, ...]
 
@@ -67,27 +67,27 @@ class Content:
         return self.size <= MAX_AT_ONCE and all(one.in_memory for one in self.stored)
 
     @cached_property
-    def place(self) -> str | None:
-        """The same for processes that read the very same files; None where that is not known."""
-        places = [_find(one.file) if one.file else None for one in self.stored]
-        return None if None in places else f"{zlib.crc32(repr(places).encode()):08x} {places[0]}"
+    def location(self) -> str | None:
+        """Equal on processes that read the very same files; None where that is not known."""
+        files = [_identify(one.file) if one.file else None for one in self.stored]
+        return None if None in files else f"{zlib.crc32(repr(files).encode()):08x} {files[0]}"
 
     def with_array(self, name: str, array: NDArray[Any]) -> Content:
         return Content((*self.stored, _of_array(name, array)))
 
-    def marks(self, pause: Pause = lambda: None) -> Iterator[tuple[str, str]]:
-        every = -(-self.size // MAX_COUNT) or 1
-        return ((one.name, one.mark(every, pause)) for one in self.stored)
+    def fingerprints(self, pause: Pause = lambda: None) -> Iterator[tuple[str, str]]:
+        every = -(-self.size // MAX_READ) or 1
+        return ((one.name, one.fingerprint(every, pause)) for one in self.stored)
 
 
 def of_arrays(block: Any) -> Content | None:
-    """Text and other objects have no bytes of their own to compare."""
+    """None where there is only text or other objects, which have no bytes that could be compared."""
     arrays = [(path or "records", array) for path, array in leaves(block) if not array.dtype.hasobject]
     return Content(tuple(_of_array(name, array) for name, array in arrays)) if arrays else None
 
 
 def of_files(paths: Sequence[str]) -> Content | None:
-    """None unless all are files that this system can read by itself."""
+    """None unless all paths are ordinary files."""
     if not paths or not all(os.path.isfile(path) for path in paths):
         return None
     names = (
@@ -125,8 +125,8 @@ def _as_bytes(rows: Any) -> Any:
     return rows if isinstance(rows, bytes) else np.ascontiguousarray(rows).reshape(-1).view(np.uint8)
 
 
-def _find(path: str) -> list[Any] | None:
-    """What tells one file from another, wherever it is seen from."""
+def _identify(path: str) -> list[Any] | None:
+    """What tells a file from all others, on whichever host it is asked. None where that is not known."""
     try:
         found = os.stat(path)
     except OSError:
@@ -134,8 +134,8 @@ def _find(path: str) -> list[Any] | None:
     version = [found.st_ino, found.st_size, found.st_mtime_ns]
     if shared := _shared_mount(found.st_dev):
         return [shared, *version]
-    mark = machine_mark()
-    return None if mark is None else [mark, found.st_dev, *version]
+    machine = machine_id()
+    return None if machine is None else [machine, found.st_dev, *version]
 
 
 @cache

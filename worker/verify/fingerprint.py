@@ -1,4 +1,4 @@
-"""A short mark of records: a saved position in one source means nothing in another."""
+"""A fingerprint of records, by which a source is known again: a saved position has no meaning in another one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hostmesh.worker.errors import naming
+from hostmesh.worker.errors import error_context
 from hostmesh.worker.loading.rows import Record, leaves
 from hostmesh.worker.sources import Source
 
@@ -17,16 +17,16 @@ SAMPLES = 4
 
 
 def describe_source(source: Source) -> dict[str, Any]:
-    """Its length, the kind of its rows, and the content of a few: `varies` if it does from read to read."""
+    """Its length, the types of its fields, and a fingerprint of a few records: `varies` if two reads differ."""
     ids = np.unique(np.arange(SAMPLES) * (len(source) - 1) // (SAMPLES - 1))
     records = [_read(source, record) for record in ids]
-    mark = fingerprint_records(records)
-    content = mark if mark == fingerprint_records([_read(source, record) for record in ids]) else "varies"
-    return {"records": len(source), "rows": _kind(records[0]), "content": content}
+    fingerprint = fingerprint_records(records)
+    is_same = fingerprint == fingerprint_records([_read(source, record) for record in ids])
+    return {"records": len(source), "rows": _describe(records[0]), "content": fingerprint if is_same else "varies"}
 
 
 def _read(source: Source, record: int) -> Record:
-    with naming(f"record {record} of {source.name}"):
+    with error_context(f"record {record} of {source.name}"):
         return source.records(np.array([record]))[0]
 
 
@@ -40,10 +40,10 @@ def fingerprint_records(records: Sequence[Record]) -> str:
     return f"{crc:08x}"
 
 
-def _kind(record: Record) -> str:
+def _describe(record: Record) -> str:
     """`image: uint8, label: int32`; shapes may differ from record to record."""
-    kinds = {path or "record": np.asarray(leaf).dtype for path, leaf in leaves(record)}
-    return ", ".join(f"{path}: {'text' if dtype.kind in 'OSU' else dtype.name}" for path, dtype in kinds.items())
+    dtypes = {path or "record": np.asarray(leaf).dtype for path, leaf in leaves(record)}
+    return ", ".join(f"{path}: {'text' if dtype.kind in 'OSU' else dtype.name}" for path, dtype in dtypes.items())
 
 
 def _bytes(array: NDArray[Any]) -> bytes:

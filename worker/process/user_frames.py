@@ -1,4 +1,4 @@
-"""Where in the user's own code something was raised."""
+"""The line of the user's own code in which something was raised."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PACKAGES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 OURS = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "")
 
 
-def find_place(trace: TracebackType | None) -> str | None:
+def find_user_frame(trace: TracebackType | None) -> str | None:
     """`train.py:12 in prepare`: the innermost frame that is neither a library's nor ours."""
     frames = traceback.extract_tb(trace)
     own = [frame for frame in frames if not is_library(frame.filename) and not frame.filename.startswith(OURS)]

@@ -1,0 +1,1 @@
+"""What stands behind `report`: the values, and their way to the agent."""

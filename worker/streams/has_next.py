@@ -1,0 +1,44 @@
+"""Whether all processes have another batch: an all-reduce one step ahead, so that nobody waits for its result."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
+
+
+class GlobalHasNext:
+    """There is another batch if all processes have one or, without `need_all`, if any has."""
+
+    def __init__(self, sharding: Sharding, need_all: bool) -> None:
+        """The processes are those that have devices in the sharding."""
+        self._need_all = need_all
+        devices: list[Any] = list(sharding.device_set)
+        firsts = {device.process_index: device for device in sorted(devices, key=lambda device: -device.id)}
+        self._processes = len(firsts)
+        mesh = Mesh(np.array([firsts[process] for process in sorted(firsts)]), "process")
+        self._one_each = NamedSharding(mesh, PartitionSpec("process"))
+        reduce = jnp.min if need_all else jnp.max
+        self._reduce = jax.jit(reduce, out_shardings=NamedSharding(mesh, PartitionSpec()))
+        self._result: Any = None
+
+    def begin(self, flags: Sequence[bool]) -> None:
+        """The first result, from flags of all processes that were exchanged otherwise."""
+        self._result = all(flags) if self._need_all else any(flags)
+
+    def reduce(self, has_next: bool) -> None:
+        """A collective; every process calls it once a step."""
+        if self._processes == 1:
+            self._result = has_next
+            return
+        flag = np.array([has_next], np.int32)
+        flags = jax.make_array_from_callback((self._processes,), self._one_each, lambda _: flag)
+        self._result = self._reduce(flags)
+
+    def result(self) -> bool:
+        result = self._result
+        return bool(result if isinstance(result, bool) else np.asarray(result.addressable_data(0)))
