@@ -14,6 +14,7 @@ PACKAGE = Path(__file__).parent.parent
 OF_THE_AGENT = (
     "__init__.py",
     "launcher/__init__.py",
+    "launcher/framing.py",
     "launcher/wire.py",
     "launcher/agent",
     "worker/__init__.py",
