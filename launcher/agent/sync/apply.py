@@ -10,9 +10,8 @@ from typing import Dict, Iterable, List, Tuple
 from hostmesh.launcher.agent.sync.errors import explain_os_errors
 from hostmesh.launcher.agent.sync.manifest import READ, STATE_FOLDER, Entry, folders_above, split_path, to_bytes
 from hostmesh.launcher.agent.sync.safe_dirs import NotADirectory, SafeDirs
-from hostmesh.launcher.agent.sync.state import Record, Records, SyncState, is_ours
+from hostmesh.launcher.agent.sync.state import SECOND, Record, Records, SyncState, is_ours
 
-SECOND = 1_000_000_000
 LINK = b"link"
 
 

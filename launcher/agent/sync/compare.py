@@ -10,9 +10,7 @@ from typing import Iterable, Optional
 from hostmesh.launcher.agent.sync.errors import explain_obstacle, explain_os_errors
 from hostmesh.launcher.agent.sync.manifest import READ, Entry, hash_file, to_bytes, to_text
 from hostmesh.launcher.agent.sync.safe_dirs import NotADirectory, SafeDirs
-from hostmesh.launcher.agent.sync.state import Record, Records, is_ours
-
-SECOND = 1_000_000_000
+from hostmesh.launcher.agent.sync.state import SECOND, Record, Records, is_ours
 
 
 class Comparison:

@@ -12,6 +12,7 @@ from hostmesh.launcher.agent.sync.manifest import STATE_FOLDER, is_safe
 from hostmesh.launcher.agent.sync.safe_dirs import FOLDER, make_folder
 
 LOCK, STAGING, RECORDS, UNCHANGED = b"lock", b"staging", b"manifest.json", b"found.json"
+SECOND = 1_000_000_000  # in the unit of file times
 NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
 
 
