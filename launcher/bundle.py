@@ -1,4 +1,4 @@
-"""What a host needs to become an agent, and what its workers need: sources, packed for the stream."""
+"""The code that is shipped to a host, packed for the stream: the agent's, and the package that workers import."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ PACKAGE = Path(__file__).parent.parent
 OF_THE_AGENT = (
     "__init__.py",
     "launcher/__init__.py",
+    "launcher/framing.py",
     "launcher/wire.py",
     "launcher/agent",
     "worker/__init__.py",
@@ -21,10 +22,11 @@ OF_THE_AGENT = (
 )
 UNCHECKED_HASH = (1).to_bytes(4, "little")
 
-# What a host's Python is started with: short, and safe in whatever shell a login gives. The rest comes on the stream.
+# The program that a host's Python is started with. It is short, and safe to quote in any shell; the rest comes on the
+# stream.
 BOOTSTRAP = 'import os;exec(eval(os.fdopen(0,"rb",0,closefd=False).readline()))'
 
-# The stream's first line. It is read byte by byte, since what follows must stay where it is; so it is short.
+# The stream's first line. It is short because it is read byte by byte: what follows it must stay in the stream.
 FIRST_LINE = """
 import os, sys
 if sys.version_info < (3, 9):
@@ -37,12 +39,12 @@ exec(source)
 
 
 def agent_command(python: str, env: Mapping[str, str]) -> list[str]:
-    """For a transport that cannot hand over an environment: what the host is to run."""
+    """The command that starts an agent, for transports that cannot hand over an environment."""
     return ["env", *(f"{name}={value}" for name, value in env.items()), python, "-I", "-S", "-c", BOOTSTRAP]
 
 
 def pack_agent() -> bytes:
-    """The stream's beginning: with this an agent can say hello and look around."""
+    """The beginning of the stream, which makes a host's Python an agent."""
     body = pack(read_sources(find_modules(*OF_THE_AGENT)))
     source = (PACKAGE / "launcher" / "agent" / "unpack.py").read_bytes() + b"\nbecome_agent()\n"
     first = repr(FIRST_LINE % {"size": len(source)}).encode()
@@ -50,7 +52,8 @@ def pack_agent() -> bytes:
 
 
 def pack_code() -> bytes:
-    """What workers import; beside the package what Python itself looks for, and what it is told to run."""
+    """The package that workers import. Beside it lie two modules that Python finds by their plain names:
+    sitecustomize.py, which it imports at its start, and start.py, which the agent has it run."""
     sources = find_modules("__init__.py", "worker")
     sources |= {name: sources.pop(f"hostmesh/worker/process/{name}") for name in ("sitecustomize.py", "start.py")}
     data = {name: path.read_bytes() for name, path in find_files("worker", "*.npz")}
@@ -58,7 +61,7 @@ def pack_code() -> bytes:
 
 
 def find_modules(*parts: str) -> dict[str, Path]:
-    """The named modules of the package and all modules in the named folders: name in the package -> file here."""
+    """The named modules and all modules in the named folders: name in the package -> file on this machine."""
     found: dict[str, Path] = {}
     for part in parts:
         found |= {f"hostmesh/{part}": PACKAGE / part} if part.endswith(".py") else dict(find_files(part, "*.py"))
@@ -79,16 +82,16 @@ def read_sources(sources: Mapping[str, Path]) -> dict[str, bytes]:
 
 
 def compiled(path: Path) -> bytes:
-    """What this Python cached of a module, as a file that a host with the same Python believes without looking.
+    """A module's .pyc file, marked so that a host with the same Python uses it without comparing it to the source.
 
-    Compiling there would take 40 ms of every start.
+    Compiling on the host would take 40 ms of every start.
     """
     code = SourceFileLoader(path.stem, str(path)).get_code(path.stem)
     return importlib.util.MAGIC_NUMBER + UNCHECKED_HASH + bytes(8) + marshal.dumps(code)
 
 
 def pack(files: Mapping[str, bytes]) -> bytes:
-    """As agent/unpack.py has it."""
+    """In the format that agent/unpack.py describes."""
     folders = sorted({str(above) for name in files for above in PurePosixPath(name).parents} - {"."})
     listing = json.dumps([folders, [(name, len(data)) for name, data in files.items()]]).encode()
     return zlib.compress(b"\n".join([listing, b"".join(files.values())]), 1)

@@ -1,39 +1,31 @@
-"""The agent protocol: framed commands down, framed events up; stdlib only, Python 3.9 or newer.
+"""The messages of the agent protocol: commands down, events up; stdlib only, Python 3.9 or newer.
 
-A frame is two big-endian lengths, a JSON head `["Output", {"process_id": 3}]` and raw bytes (`data`, often empty).
-Whatever a host prints before the agent's MAGIC (banners, shell start-up noise) is skipped.
+launcher/framing.py turns them into bytes; all that a caller needs of it can be had from here.
 """
 
-from __future__ import annotations
-
+# Without `from __future__ import annotations`: NamedTuple would compile every annotation, a millisecond at each start.
 import json
-import struct
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
-MAGIC = b"\x00hostmesh-agent-1\n"
-LENGTHS = struct.Struct(">II")
-MAX_PART = 64 << 20
-MAX_NOISE = 1 << 20
-# As much as an agent sends of what a process wrote last.
-TAIL_LENGTH = 16 << 10
-HEAD_LENGTH = 4 << 10
-
-
-class WireError(Exception):
-    """The other end does not speak the agent protocol."""
-
+from hostmesh.launcher.framing import HEAD_LENGTH as HEAD_LENGTH
+from hostmesh.launcher.framing import LENGTHS as LENGTHS
+from hostmesh.launcher.framing import MAGIC as MAGIC
+from hostmesh.launcher.framing import TAIL_LENGTH as TAIL_LENGTH
+from hostmesh.launcher.framing import FrameReader as FrameReader
+from hostmesh.launcher.framing import WireError as WireError
+from hostmesh.launcher.framing import encode as encode
 
 # Commands, launcher to agent. Named tuples and not dataclasses: making 18 of those takes 15 ms, at each end of a start.
 
 
 class Lease(NamedTuple):
-    """Silence for so many seconds means that the launcher is gone."""
+    """An agent that hears nothing for so many seconds takes the launcher for gone, and ends."""
 
     seconds: float
 
 
 class PrepareWorkers(NamedTuple):
-    """Check what the workers need and, when warm, start the nursery; answered by Ready or Refused."""
+    """Find what the workers need and, when warm, start the nursery; answered by Ready or Refused."""
 
     python: str
     workdir: Optional[str]
@@ -43,20 +35,21 @@ class PrepareWorkers(NamedTuple):
 
 
 class Code(NamedTuple):
-    """What workers import (see launcher/bundle.py); comes before PrepareWorkers."""
+    """The package that workers import, as launcher/bundle.py packs it; comes before PrepareWorkers."""
 
     data: bytes = b""
 
 
 class Sync(NamedTuple):
-    """Make `workdir` hold the tree that `data` lists (launcher/sync/tree.py); answered by FilesNeeded or Refused."""
+    """Make `workdir` hold the files of a manifest, which is `data` (agent/sync/manifest.py); answered by FilesNeeded
+    or Refused."""
 
     workdir: str
     data: bytes = b""
 
 
 class FileChunk(NamedTuple):
-    """Some bytes (compressed) of the tree's entry `number`; after the last wanted one Synced or Refused comes."""
+    """Some bytes, compressed, of the manifest's file `number`; after the last needed file comes Synced or Refused."""
 
     number: int
     last: bool
@@ -64,7 +57,7 @@ class FileChunk(NamedTuple):
 
 
 class SkipFile(NamedTuple):
-    """Do without the tree's entry `number`, some of which may have come: what was listed is not to be had any more."""
+    """The manifest's file `number` cannot be sent after all, though some chunks of it may have come: do without it."""
 
     number: int
 
@@ -79,7 +72,10 @@ class RunSetup(NamedTuple):
 
 
 class Inspect(NamedTuple):
-    """Look at the host, and whether it can resolve `names`; answered by Inspected. A run does not ask for all."""
+    """Report what the host is like, and whether it can resolve `names`; answered by Inspected.
+
+    `launch check` asks with `thorough`, a run without.
+    """
 
     python: str
     workdir: Optional[str]
@@ -90,7 +86,7 @@ class Inspect(NamedTuple):
 
 class Reserve(NamedTuple):
     """Hold a port for the coordinator on each of these addresses that can be bound; with `listen` other agents of the
-    run can try them until processes are spawned. Answered by Reserved, or Refused when there is none."""
+    run can connect to it until processes are spawned. Answered by Reserved, or by Refused when there is none."""
 
     addresses: List[str]
     listen: bool
@@ -103,7 +99,7 @@ class Reach(NamedTuple):
 
 
 class Spawn(NamedTuple):
-    """`at` is the launcher's clock."""
+    """Start a process; answered by Started, or by Exited alone. `at` is the time by the launcher's clock."""
 
     process_id: int
     env: Dict[str, str]
@@ -113,17 +109,19 @@ class Spawn(NamedTuple):
 
 
 class Signal(NamedTuple):
+    """Ask every process to stop, by this signal."""
+
     number: int
 
 
 class Acknowledge(NamedTuple):
-    """So many more bytes of output have been dealt with; how soon this comes tells how fast the link is."""
+    """The launcher has handled so many more bytes of output; how soon this comes tells how fast the link is."""
 
     size: int
 
 
 class Stop(NamedTuple):
-    """Take the stacks of every process that can give them, if asked to; kill everything, send the rest, say Bye."""
+    """Send the stacks of every process that can dump them, if `stacks`; kill everything, send what is left, say Bye."""
 
     stacks: bool
 
@@ -132,7 +130,7 @@ class Stop(NamedTuple):
 
 
 class Hello(NamedTuple):
-    """`addresses` are those of the host's interfaces."""
+    """The agent is there; `addresses` are those of its host's interfaces."""
 
     pid: int
     guardian_pid: int
@@ -141,23 +139,27 @@ class Hello(NamedTuple):
 
 
 class FilesNeeded(NamedTuple):
-    """Which entries of the tree the host does not have yet."""
+    """Which files of the manifest the host does not have yet, by their numbers."""
 
     numbers: List[int]
 
 
 class BytesStored(NamedTuple):
-    """So many more bytes of pieces are on the host's disk, and as many may be sent."""
+    """So many more bytes of file chunks are on the host's disk, and as many may be sent."""
 
     size: int
 
 
 class Synced(NamedTuple):
+    """The workdir holds the manifest's files; how many were written and deleted for that."""
+
     written: int
     deleted: int
 
 
 class SetupOutput(NamedTuple):
+    """What the setup commands print."""
+
     data: bytes = b""
 
 
@@ -169,7 +171,7 @@ class SetupDone(NamedTuple):
 
 
 class Inspected(NamedTuple):
-    """What agent/inspect.py found."""
+    """What agent/inspect/host.py found, by the name of the fact."""
 
     found: Dict[str, Any]
 
@@ -181,29 +183,36 @@ class Reached(NamedTuple):
 
 
 class Ready(NamedTuple):
+    """Workers can be spawned; `python` is the path of theirs."""
+
     python: str
 
 
 class Refused(NamedTuple):
-    """`said` is the end of what a program printed about it; the launcher takes secrets out and shows its last lines."""
+    """Why a command cannot be carried out. `said` is the end of what a program printed about it; the launcher redacts
+    secrets in it and shows its last lines."""
 
     problem: str
     said: str = ""
 
 
 class Reserved(NamedTuple):
-    """Ports by address; the addresses are numbers, whatever was asked for."""
+    """Ports by address; the addresses are numeric, also where a name was asked for."""
 
     ports: Dict[str, int]
 
 
 class Started(NamedTuple):
+    """`warm` is whether the nursery forked the process."""
+
     process_id: int
     pid: int
     warm: bool
 
 
 class Output(NamedTuple):
+    """What a process prints."""
+
     process_id: int
     data: bytes = b""
 
@@ -211,7 +220,8 @@ class Output(NamedTuple):
 class Exited(NamedTuple):
     """`code` is negative for a signal; `data` holds the last bytes the process wrote.
 
-    `at` is the host's clock; it is `ahead` of the launcher's by no more than that (see launcher/supervisor/clocks.py).
+    `at` is the time by the host's clock, which is ahead of the launcher's by at most `ahead` seconds (see
+    launcher/supervisor/clocks.py).
     """
 
     process_id: int
@@ -228,6 +238,8 @@ class Drained(NamedTuple):
 
 
 class Stacks(NamedTuple):
+    """The stacks of a process's threads, as faulthandler dumps them."""
+
     process_id: int
     data: bytes = b""
 
@@ -241,7 +253,7 @@ class Fact(NamedTuple):
 
 
 class Bye(NamedTuple):
-    """`survivors` are pids that outlived SIGKILL."""
+    """The agent's last message; `survivors` are pids that outlived SIGKILL."""
 
     survivors: List[int]
 
@@ -250,102 +262,25 @@ class Bye(NamedTuple):
 
 
 class Beat(NamedTuple):
-    pass
+    """Whoever sends it is still there."""
 
 
-KINDS: Dict[str, Any] = {
-    kind.__name__: kind
-    for kind in (
-        *(
-            Lease,
-            Code,
-            Sync,
-            FileChunk,
-            SkipFile,
-            RunSetup,
-            Inspect,
-            PrepareWorkers,
-            Reserve,
-            Reach,
-            Spawn,
-            Signal,
-            Acknowledge,
-            Stop,
-        ),
-        *(
-            Beat,
-            Hello,
-            FilesNeeded,
-            BytesStored,
-            Synced,
-            SetupOutput,
-            SetupDone,
-            Inspected,
-            Ready,
-            Refused,
-            Reserved,
-            Reached,
-        ),
-        *(Started, Output, Exited, Drained, Stacks, Fact, Bye),
-    )
-}
+COMMANDS = (
+    *(Lease, PrepareWorkers, Code, Sync, FileChunk, SkipFile, RunSetup),
+    *(Inspect, Reserve, Reach, Spawn, Signal, Acknowledge, Stop),
+)
+EVENTS = (
+    *(Hello, FilesNeeded, BytesStored, Synced, SetupOutput, SetupDone, Inspected, Reached, Ready, Refused),
+    *(Reserved, Started, Output, Exited, Drained, Stacks, Fact, Bye),
+)
+KINDS: Dict[str, Any] = {kind.__name__: kind for kind in (*COMMANDS, *EVENTS, Beat)}
 
 
-def encode(message: Any) -> bytes:
-    fields = message._asdict()
-    data: bytes = fields.pop("data", b"")
-    head = json.dumps([type(message).__name__, fields]).encode()
-    return LENGTHS.pack(len(head), len(data)) + head + data
-
-
-class Decoder:
+class Decoder(FrameReader):
     """Bytes in, messages out, however the bytes are cut."""
 
-    def __init__(self, after_magic: bool = False) -> None:
-        self.noise: Tuple[bytes, ...] = ()
-        self._waiting_for_magic = after_magic
-        self._buffer = bytearray()
-
     def feed(self, data: bytes) -> List[Any]:
-        self._buffer += data
-        if self._waiting_for_magic and not self._skip_noise():
-            return []
-        messages = []
-        while (frame := self._take_frame()) is not None:
-            messages.append(_parse(*frame))
-        return messages
-
-    def _skip_noise(self) -> bool:
-        start = self._buffer.find(MAGIC)
-        if start < 0:
-            self.noise = _keep_ends(self._buffer)
-            if len(self._buffer) > MAX_NOISE:
-                raise WireError("the host printed 1 MiB and no agent answered")
-            return False
-        self._waiting_for_magic = False
-        del self._buffer[: start + len(MAGIC)]
-        return True
-
-    def _take_frame(self) -> Optional[Tuple[bytes, bytes]]:
-        if len(self._buffer) < LENGTHS.size:
-            return None
-        head_length, data_length = LENGTHS.unpack_from(self._buffer)
-        if max(head_length, data_length) > MAX_PART:
-            raise WireError(f"a frame of {head_length} + {data_length} bytes")
-        middle = LENGTHS.size + head_length
-        end = middle + data_length
-        if len(self._buffer) < end:
-            return None
-        head, data = bytes(self._buffer[LENGTHS.size : middle]), bytes(self._buffer[middle:end])
-        del self._buffer[:end]
-        return head, data
-
-
-def _keep_ends(noise: bytearray) -> Tuple[bytes, ...]:
-    """Its beginning and its end: one tells what was printed at all, the other what went wrong."""
-    if len(noise) <= HEAD_LENGTH + TAIL_LENGTH:
-        return (bytes(noise),)
-    return bytes(noise[:HEAD_LENGTH]), bytes(noise[-TAIL_LENGTH:])
+        return [_parse(*frame) for frame in self.split(data)]
 
 
 def _parse(head: bytes, data: bytes) -> Any:
@@ -353,5 +288,6 @@ def _parse(head: bytes, data: bytes) -> Any:
         name, fields = json.loads(head)
         return KINDS[name](**fields, **({"data": data} if data else {}))
     except (ValueError, KeyError, TypeError) as error:
-        said = head[:TAIL_LENGTH].decode(errors="replace")  # last and as it is: a secret in it must be recognised
+        # What was said comes last and unchanged, so that a secret in it is recognised.
+        said = head[:TAIL_LENGTH].decode(errors="replace")
         raise WireError(f"not a message ({error}): {said}") from None

@@ -388,14 +388,14 @@ def test_equal_code_has_equal_hashes_and_other_files_do_not_count(tmp_path: Path
 def sync(source: Path, workdir: Path) -> str:
     tree = read_tree(source)
     incoming = Incoming(str(workdir), tree.encode())
-    wanted = incoming.look()
+    wanted = incoming.compare()
     incoming.expect(wanted)
     decoder = wire.Decoder()
     for index in wanted:
         for piece in tree.pieces(index):
             (arrived,) = decoder.feed(wire.encode(piece))
-            incoming.take(*arrived)
-    incoming.place()
+            incoming.store(*arrived)
+    incoming.apply()
     incoming.close()
     return tree.digest
 

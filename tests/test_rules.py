@@ -45,7 +45,8 @@ def test_what_is_shipped_needs_only_the_standard_library(path: Path) -> None:
     names = imports(path)
     assert {name.partition(".")[0] for name in names} - {"hostmesh"} <= sys.stdlib_module_names
     if path.parent.name != "hostmesh":  # whose names are imported when they are used
-        shipped = ("hostmesh.launcher.agent", "hostmesh.launcher.wire", "hostmesh.worker.identity")
+        shipped = tuple(f"hostmesh.{name}" for name in ("launcher.agent", "launcher.framing", "launcher.wire"))
+        shipped += ("hostmesh.worker.identity",)
         assert not {name for name in names if name.count(".") > 1 and not name.startswith(shipped)}
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from conftest import LiveRun, Script, Start, await_true
 
-from hostmesh.launcher.agent.segments import NOTES, Segments, list_held, remove_noted
+from hostmesh.launcher.agent.leftovers.shared_memory import NOTES, SharedMemory, list_held, remove_noted
 
 SHM = Path("/dev/shm")
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="a matter of Linux")
@@ -120,7 +120,7 @@ def test_what_a_run_leaves_on_purpose_stays(start: Start, script: Script, prefix
 
 def test_only_what_is_new_and_held_is_noted(make: Make, tmp_path: Path) -> None:
     before = make("before")
-    segments = Segments(str(tmp_path))
+    segments = SharedMemory(str(tmp_path))
     after, unheld = make("after"), make("unheld")
     stdin, stdout = before.open("rb"), after.open("rb+")
     with subprocess.Popen(["sleep", "1000"], stdin=stdin, stdout=stdout) as process:

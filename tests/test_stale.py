@@ -17,7 +17,8 @@ from conftest import await_true
 from test_agent import Talk, talk  # noqa: F401  (a fixture)
 
 from hostmesh.launcher import wire
-from hostmesh.launcher.agent import guardian, stale
+from hostmesh.launcher.agent import guardian
+from hostmesh.launcher.agent.leftovers import stale_folders
 
 OLD = time.time() - 3600
 
@@ -49,13 +50,13 @@ def short() -> Iterator[Path]:
 
 
 def stale_in(base: Path) -> list[str]:
-    return [path for path in stale.list_folders(str(base / "hostmesh-own.1")) if stale.is_stale(path)]
+    return [path for path in stale_folders.list_folders(str(base / "hostmesh-own.1")) if stale_folders.is_stale(path)]
 
 
 def test_a_folder_that_nobody_holds_is_stale_and_goes_without_what_it_links_to(base: Path) -> None:
     folder = make(base)
     assert stale_in(base) == [str(folder)]
-    stale.remove_stale(str(folder))
+    stale_folders.remove_stale(str(folder))
     assert not folder.exists() and (base / "precious" / "data").exists()
 
 
@@ -86,7 +87,7 @@ def test_one_whose_agent_lives_is_left_alone(base: Path) -> None:
     folder = make(base)
     env = {**os.environ, "HOSTMESH_AGENT": "1116-k7m2xq.0"}
     with subprocess.Popen(["sleep", "1000"], env=env) as process:
-        stale.remove_stale(str(folder))
+        stale_folders.remove_stale(str(folder))
         process.kill()
     assert folder.exists()
 
@@ -120,12 +121,12 @@ def test_an_agent_that_is_killed_with_its_guardian_holds_nothing_any_more(
     agent = talk()
     hello = agent.hear(wire.Hello)
     (own,) = short.glob("hostmesh-*")
-    assert not stale.is_free(str(own), 0.0)
+    assert not stale_folders.is_free(str(own), 0.0)
     for pid in (hello.guardian_pid, hello.pid):
         os.kill(pid, signal.SIGSTOP)
     for pid in (hello.guardian_pid, hello.pid):
         os.kill(pid, signal.SIGKILL)
-    await_true(lambda: stale.is_free(str(own), 0.0), 20, "nobody holds the folder")
+    await_true(lambda: stale_folders.is_free(str(own), 0.0), 20, "nobody holds the folder")
     assert (own / "agent").exists()
 
 

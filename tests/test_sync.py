@@ -56,7 +56,7 @@ def begin(tree: Tree, workdir: Path) -> tuple[Incoming, list[int]]:
     order = over_the_wire(wire.Sync(str(workdir), tree.encode()))
     incoming = Incoming(order.workdir, order.data)
     try:
-        wanted = over_the_wire(wire.FilesNeeded(incoming.look())).numbers
+        wanted = over_the_wire(wire.FilesNeeded(incoming.compare())).numbers
     except SyncError:
         incoming.close()
         raise
@@ -68,14 +68,14 @@ def send(tree: Tree, incoming: Incoming, wanted: list[int]) -> bool:
     complete = not wanted
     for number in wanted:
         for piece in tree.pieces(number):
-            complete = incoming.take(*over_the_wire(piece))
+            complete = incoming.store(*over_the_wire(piece))
     return complete
 
 
 def finish(incoming: Incoming) -> tuple[int, int]:
     """As the agent does, whose child places while it goes on."""
     try:
-        return incoming.place()
+        return incoming.apply()
     finally:
         incoming.close()
 
@@ -521,7 +521,7 @@ def test_a_file_that_arrives_with_other_content_is_refused(source: Path, workdir
     incoming, wanted = begin(tree, workdir)
     send(tree, incoming, wanted[:1])
     with pytest.raises(SyncError, match=r"^b\.py arrived with other content than was listed; start again$"):
-        incoming.take(1, True, zlib.compress(content))
+        incoming.store(1, True, zlib.compress(content))
     assert see(workdir) == before
     assert staged(workdir) == []
     assert not is_locked(workdir)
@@ -537,11 +537,11 @@ def test_a_file_that_is_left_out_counts_as_not_listed(source: Path, workdir: Pat
     tree = read_tree(source)
     incoming, wanted = begin(tree, workdir)
     numbers = {tree.entries[number].path: number for number in wanted}
-    incoming.take(numbers["log"], False, zlib.compress(b"n"))
+    incoming.store(numbers["log"], False, zlib.compress(b"n"))
     for name in ("log", "new.log", "other.log"):
-        assert not incoming.leave(numbers[name])
+        assert not incoming.skip(numbers[name])
     with pytest.raises(SyncError, match="not asked for"):
-        incoming.leave(numbers["log"])
+        incoming.skip(numbers["log"])
     assert send(tree, incoming, [numbers["a.py"]])
     assert finish(incoming) == (1, 1)
     assert {name: content for name, (_, _, content) in see(workdir).items()} == {
@@ -557,7 +557,7 @@ def test_pieces_nobody_asked_for_and_damaged_ones_are_refused(source: Path, work
     for number, data, why in [(7, b"", "not asked for"), (-1, b"", "not asked for"), (0, b"no zlib", "damaged")]:
         incoming, _ = begin(tree, workdir)
         with pytest.raises(SyncError, match=why):
-            incoming.take(number, True, data)
+            incoming.store(number, True, data)
     incoming, wanted = begin(tree, workdir)
     send(tree, incoming, wanted[:1])
     with pytest.raises(SyncError, match="not asked for"):
@@ -580,7 +580,7 @@ def test_pieces_of_several_files_may_be_mixed(source: Path, workdir: Path) -> No
     tree = read_tree(source)
     incoming, wanted = begin(tree, workdir)
     for pieces in zip(*(tree.pieces(number) for number in wanted), strict=True):
-        complete = [incoming.take(*piece) for piece in pieces]
+        complete = [incoming.store(*piece) for piece in pieces]
     assert complete == [False, True]
     finish(incoming)
     assert see(workdir) == see(source)
@@ -684,10 +684,10 @@ def messages():
 def say(message):
     os.write(1, wire.encode(message))
 
-def look_in_a_child(incoming):
+def compare_in_a_child(incoming):
     told, tell = os.pipe()
     if os.fork() == 0:
-        os.write(tell, " ".join(map(str, incoming.look())).encode())
+        os.write(tell, " ".join(map(str, incoming.compare())).encode())
         os._exit(0)
     os.close(tell)
     numbers = [int(word) for word in os.fdopen(told).read().split()]
@@ -698,14 +698,14 @@ try:
     for message in messages():
         if isinstance(message, wire.Sync):
             incoming = Incoming(message.workdir, message.data)
-            wanted = look_in_a_child(incoming)
+            wanted = compare_in_a_child(incoming)
             incoming.expect(wanted)
             say(wire.FilesNeeded(wanted))
             complete = not wanted
         else:
-            complete = incoming.take(*message)
+            complete = incoming.store(*message)
         if complete:
-            counts = incoming.place()
+            counts = incoming.apply()
             incoming.close()
             say(wire.Synced(*counts))
             break
@@ -870,7 +870,7 @@ def sync_and_die_before(name: bytes, tree: Tree, workdir: Path) -> None:
     if pid == 0:
         rename = os.rename
         os.rename = lambda a, b, **folders: os._exit(0) if b == name else rename(a, b, **folders)
-        incoming.place()
+        incoming.apply()
     os.waitpid(pid, 0)
     incoming.close()
 

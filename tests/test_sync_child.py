@@ -195,13 +195,13 @@ def test_a_sync_that_ended_in_the_same_turn_of_the_loop_is_not_served(tmp_path: 
     """The selector had its socket ready, and what was handled before it was a refusal."""
     said: list[Any] = []
     with selectors.DefaultSelector() as selector:
-        preparing = Duties(str(tmp_path), selector, said.append, lambda *_: None)
+        duties = Duties(str(tmp_path), selector, said.append, lambda *_: None)
         ours, theirs = socket.socketpair()
-        preparing.sync = SimpleNamespace(socket=ours, close=ours.close)
-        selector.register(ours, selectors.EVENT_READ, preparing._serve_sync)
+        duties.sync = SimpleNamespace(socket=ours, close=ours.close)
+        selector.register(ours, selectors.EVENT_READ, duties._serve_sync)
         theirs.close()
         ((key, _),) = selector.select(10)
-        preparing._refuse("the host is unfit")
+        duties._refuse("the host is unfit")
         key.data()
     assert [type(event) for event in said] == [wire.Refused]
 

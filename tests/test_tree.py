@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from apart import drop_rights, fail_apart
 
-from hostmesh.launcher.agent.sync.manifest import unpack_entries
+from hostmesh.launcher.agent.sync.manifest import unpack_manifest
 from hostmesh.launcher.errors import UsageError
 from hostmesh.launcher.sync import tree as tree_module
 from hostmesh.launcher.sync.tree import FileChanged, Tree, read_tree
@@ -95,7 +95,7 @@ def test_any_name_survives_the_list(tmp_path: Path, name: bytes) -> None:
     with open(os.path.join(folder, name), "wb") as file:
         file.write(b"content")
     tree = read_tree(tmp_path)
-    (entry,) = unpack_entries(tree.encode())
+    (entry,) = unpack_manifest(tree.encode())
     assert entry == tree.entries[0]
     assert os.fsencode(entry.path) == name + b"/" + name
     assert content_of(tree, 0) == b"content"

@@ -1,10 +1,11 @@
-"""Files that may not be there, disks that may be full, locks that others may hold."""
+"""Files that may be missing, programs on a PATH, the space on a disk, locks that others may hold."""
 
 from __future__ import annotations
 
 import fcntl
 import os
 import time
+from typing import Optional, Tuple
 
 LOCK_PAUSE = 0.02
 
@@ -24,16 +25,24 @@ def remove_file(path: str) -> None:
         pass
 
 
-def measure_disk(place: str) -> os.statvfs_result:
-    """Of the nearest folder that is there: a workdir may be yet to come."""
-    there = os.path.abspath(place)
-    while not os.path.isdir(there) and there != "/":
-        there = os.path.dirname(there)
-    return os.statvfs(there)
+def find_program(name: str, path: str) -> Optional[str]:
+    """As shutil.which does, without the 5 ms that importing shutil takes; `path` is a value of PATH."""
+    folders = [""] if os.sep in name else path.split(os.pathsep)
+    found = (os.path.join(folder, name) for folder in folders)
+    return next((file for file in found if os.path.isfile(file) and os.access(file, os.X_OK)), None)
+
+
+def measure_disk(path: str) -> Tuple[int, int]:
+    """Size and free space, in bytes, of the disk that holds `path`, or will hold it once that has been made."""
+    nearest = os.path.abspath(path)
+    while not os.path.isdir(nearest) and nearest != "/":
+        nearest = os.path.dirname(nearest)
+    status = os.statvfs(nearest)
+    return status.f_blocks * status.f_frsize, status.f_bavail * status.f_frsize
 
 
 def lock_within(fd: int, timeout: float) -> bool:
-    """False when somebody else has held it all the time."""
+    """False if somebody else has held the lock all the time."""
     deadline = time.monotonic() + timeout
     while True:
         try:

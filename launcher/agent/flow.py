@@ -1,4 +1,4 @@
-"""How much output, or how many files, may be on their way: little on a slow link, so that what matters is not late."""
+"""Flow control: a bound on the bytes on their way, small on a slow link so that urgent messages come in time."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class Limits(NamedTuple):
     slow: float
 
 
-# What processes print, on its way to the launcher: a verdict may be behind it.
+# For output of processes; the message that tells of a failure may have to wait behind it.
 OUTPUT = Limits(first=256 << 10, least=32 << 10, most=2 << 20, quick=0.1, slow=0.3)
-# Files on their way to a host, each in chunks of up to a mebibyte.
+# For files that are sent to a host in chunks of up to a mebibyte.
 FILES = Limits(first=1 << 20, least=1 << 20, most=8 << 20, quick=0.5, slow=1.0)
 
 

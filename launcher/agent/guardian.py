@@ -9,15 +9,16 @@ import time
 from typing import Optional
 
 from hostmesh.launcher.agent.files import remove_file
+from hostmesh.launcher.agent.fresh_child import leave_stream
+from hostmesh.launcher.agent.leftovers.shared_memory import SharedMemory, remove_noted
 from hostmesh.launcher.agent.linux import adopt_orphans, die_with_parent
 from hostmesh.launcher.agent.process_tree import kill_all
-from hostmesh.launcher.agent.segments import Segments, remove_noted
 
 LOCK = "lock"  # in an agent's folder, held by it and its guardian; agent/unpack.py makes it
 TICK = 1.0
-# Before the agent has named its lease; it may be unpacking on a busy host.
+# How long an agent may be silent before it has named its lease; it may be unpacking on a busy host.
 FIRST_LIMIT = 60.0
-# The launcher, which counts the same silence, is to be the first that gives up.
+# The launcher counts the same silence, and should give up before the guardian does.
 BEYOND_LEASE = 2.0
 
 
@@ -36,8 +37,8 @@ class Guardian:
             pass  # it is dead or stopped, and this agent goes on as long as the launcher is there
 
 
-def guard(mark: str, folder: str, segments: Segments) -> Guardian:
-    """Fork: returns in the child, which goes on as the agent; the parent stays and never returns."""
+def guard(mark: str, folder: str, shared_memory: SharedMemory) -> Guardian:
+    """Fork: returns in the child, which goes on as the agent. The parent becomes the guardian and never returns."""
     guardian = os.getpid()
     adopt_orphans()
     heard, pulse = os.pipe()
@@ -51,24 +52,24 @@ def guard(mark: str, folder: str, segments: Segments) -> Guardian:
         adopt_orphans()
         return Guardian(guardian, pulse)
     os.close(pulse)
-    _let_go_of_the_stream()
+    leave_stream()
     for fd in (heard, woken, waker):
         os.set_blocking(fd, False)
     signal.set_wakeup_fd(waker)
     _await_end(agent, heard, woken, folder)
-    kill_all(mark, set(), segments.note_held)
+    kill_all(mark, set(), shared_memory.note_held)
     remove(folder)
     os._exit(0)
 
 
 def _await_end(agent: int, heard: int, woken: int, folder: str) -> None:
-    """Of the agent, which is killed when somebody asks for it, or when it has been silent for longer than its lease: a
-    stopped agent could not end its processes."""
+    """Wait until the agent has ended. It is killed when the guardian gets SIGTERM, or when it has been silent for
+    longer than its lease: an agent that is stopped cannot end its processes."""
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: os.kill(agent, signal.SIGKILL))
     signal.signal(signal.SIGCHLD, lambda *_: None)
-    _sweep(folder)
+    _remove_stale_folders(folder)
     silence, limit = 0.0, FIRST_LIMIT
     while not _has_ended(agent):
         began = time.monotonic()
@@ -84,7 +85,7 @@ def _await_end(agent: int, heard: int, woken: int, folder: str) -> None:
 
 
 def _has_ended(agent: int) -> bool:
-    """And reaps what the guardian has inherited."""
+    """Reaps the processes that the guardian has inherited, too."""
     while True:
         pid, _ = os.waitpid(-1, os.WNOHANG)
         if pid in (0, agent):
@@ -92,7 +93,7 @@ def _has_ended(agent: int) -> bool:
 
 
 def _hear(heard: int) -> Optional[float]:
-    """The lease that the agent named last, None when it has been silent."""
+    """The lease that the agent named last; None when it has been silent."""
     try:
         words = os.read(heard, 1 << 16).split()
     except BlockingIOError:
@@ -100,27 +101,20 @@ def _hear(heard: int) -> Optional[float]:
     return float(words[-1]) if words else None
 
 
-def _let_go_of_the_stream() -> None:
-    """The launcher sees the agent's end by the end of the stream, so nobody else may hold it."""
-    nothing = os.open(os.devnull, os.O_RDWR)
-    for fd in (0, 1, 2):
-        os.dup2(nothing, fd)
-
-
-def _sweep(folder: str) -> None:
-    """Of no use to this run: whatever goes wrong with it must not end the guardian."""
+def _remove_stale_folders(folder: str) -> None:
+    """This run does not need it, so whatever goes wrong here must not end the guardian."""
     try:
-        # Not before: the agent's start would wait for the import.
-        from hostmesh.launcher.agent.stale import sweep_aside
+        # Imported late, because the agent's start would wait for it.
+        from hostmesh.launcher.agent.leftovers.stale_folders import remove_stale_folders
 
-        sweep_aside(folder)
+        remove_stale_folders(folder)
     except Exception:
         pass
 
 
 def remove(folder: str) -> None:
-    """A host's folder, which may be gone already, and the shared memory that is noted there. The lock goes last: who is
-    interrupted here leaves a folder that agent/stale.py knows for what it is."""
+    """Remove an agent's folder, which may be gone already, and the shared memory that is noted in it. The lock goes
+    last: if this is interrupted, agent/leftovers/stale_folders.py still recognises what is left as stale."""
     try:
         names = set(os.listdir(folder))
     except OSError:

@@ -1,4 +1,4 @@
-"""The few Linux calls that Python has no name for; each does nothing where it is not to be had."""
+"""The few Linux calls that Python has no name for; on other systems they do nothing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ _libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 
 
 def die_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
-    """For a fresh child: the signal comes when the thread that forked it ends, or now if it has ended already."""
+    """For a fresh child: it gets the signal when the thread that forked it ends. If that has ended already, the child
+    exits now."""
     if _libc is not None:
         _libc.prctl(PR_SET_PDEATHSIG, number, 0, 0, 0)
     if os.getppid() != parent:
@@ -25,7 +26,7 @@ def die_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
 
 
 def adopt_orphans() -> None:
-    """Processes below this one whose own parent dies become its children, wherever they hide."""
+    """A descendant whose own parent dies becomes a child of this process, whatever session it is in."""
     if _libc is not None:
         _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
@@ -38,7 +39,7 @@ def forget_beginning(fd: int, length: int) -> None:
 
 
 def enlarge_pipe(fd: int, size: int) -> None:
-    """Where the user has too many large pipes already, this one stays as it is."""
+    """If the user's limit for pipes is used up, the pipe keeps its size."""
     if _libc is not None:
         try:
             fcntl.fcntl(fd, F_SETPIPE_SZ, size)

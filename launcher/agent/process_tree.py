@@ -1,4 +1,4 @@
-"""Find and kill every process of one agent: by descent, and by the agent's mark in its environment."""
+"""The tree of processes below one agent: find and kill all of them, by descent and by the mark in their environment."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Callable, Dict, Iterable, List, Set
 
 from hostmesh.launcher.agent.files import read_if_there
 
-# <run id>.<host number>: several agents of one run may share a machine, and each cleans up after itself alone
+# <run id>.<host number>: several agents of one run may share a machine, and each cleans up after itself alone.
 MARK = "HOSTMESH_AGENT"
 PAUSE = 0.01
-# Programs that hold a list of shared memory and remove it when whoever uses it is gone, and how long they are given for
-# that: Python's resource tracker, that of joblib, and PyTorch's manager.
+# Programs that remove shared memory when its users are gone, and the seconds they are given for that: the resource
+# trackers of Python and joblib, and PyTorch's manager.
 CLEANERS = (b"resource_tracker import main", b"torch_shm_manager")
 CLEANING_TIMEOUT = 3.0
 
-# What is told who is about to be killed; see agent/segments.py.
+# Called with the pids that are about to be killed; see agent/leftovers/shared_memory.py.
 Note = Callable[[Set[int]], None]
 
 
@@ -26,7 +26,7 @@ def ignore(_: Set[int]) -> None:
 
 
 def kill_all(mark: str, spare: Set[int], note: Note = ignore, timeout: float = 4.0) -> List[int]:
-    """Kill until a look around finds nobody but `spare`; returns the pids that would not die."""
+    """Kill and reap until only `spare` is left of the tree; returns the pids that would not die."""
     began = time.monotonic()
     while victims := find_all(mark, os.getpid()) - spare:
         _end(victims, note, began)
@@ -38,12 +38,12 @@ def kill_all(mark: str, spare: Set[int], note: Note = ignore, timeout: float = 4
 
 
 def kill_once(mark: str, spare: Set[int], note: Note, began: float) -> None:
-    """For somebody who wants to see their exit codes: whoever is found now, and no reaping."""
+    """Kill whoever is found now, and reap nobody: the caller wants to see their exit codes."""
     _end(find_all(mark, os.getpid()) - spare, note, began)
 
 
 def kill_marked(mark: str, timeout: float = 4.0) -> None:
-    """For somebody who is not above them: kill whoever carries the mark, and leave the reaping to others."""
+    """Kill whoever carries the mark, and reap nobody: the caller is not their parent."""
     began = time.monotonic()
     while (victims := _marked(_parents(), mark)) and time.monotonic() < began + timeout:
         _end(victims, ignore, began)
@@ -51,7 +51,7 @@ def kill_marked(mark: str, timeout: float = 4.0) -> None:
 
 
 def _end(victims: Set[int], note: Note, began: float) -> None:
-    """Cleaners end by themselves when all others have been killed, and are given their time for it since `began`."""
+    """Kill `victims`. Cleaners end by themselves when all others are dead; from `began` on they have time for that."""
     if time.monotonic() - began < CLEANING_TIMEOUT:
         victims = victims - find_cleaners(victims)
     if victims:

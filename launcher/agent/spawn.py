@@ -7,12 +7,13 @@ import os
 import signal
 from typing import Dict, List, Mapping, Optional, Tuple
 
-from hostmesh.launcher.agent.linux import die_with_parent
+from hostmesh.launcher.agent.fresh_child import HANDLED, leave_parent
 from hostmesh.worker.identity import PID
 
 # In the environment of an agent: the descriptor that is to be the stdin of the one process it starts.
 STDIN = "HOSTMESH_STDIN"
-HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ)
+# Python ignores these, and a program must not inherit that.
+IGNORED = (signal.SIGPIPE, signal.SIGXFSZ)
 MAX_SHOWN = 3
 
 
@@ -24,17 +25,17 @@ def spawn(
     keep: Optional[int] = None,
     stdin: Optional[int] = None,
 ) -> Tuple[int, int]:
-    """Fork and exec in a group of its own, input from `stdin` or nowhere, output to the pipe at `output`; `keep` is a
-    descriptor to pass on. Returns the pid and the descriptor that `read_exec_error` wants.
+    """Fork and exec in a process group of its own, with input from `stdin` or from nowhere and output to the pipe at
+    `output`; `keep` is a descriptor to pass on. Returns the pid and the descriptor for `read_exec_error`.
 
-    Nobody waits for the exec here: entering `folder` takes for ever when its disk is hung.
+    This does not wait for the exec, since entering `folder` takes for ever when its disk is hung.
     """
     agent = os.getpid()
-    trouble, report = os.pipe()
+    exec_report, report = os.pipe()
     try:
         pid = os.fork()
     except OSError:
-        os.close(trouble)
+        os.close(exec_report)
         os.close(report)
         raise
     if pid == 0:
@@ -46,12 +47,12 @@ def spawn(
         finally:
             os._exit(127)
     os.close(report)
-    return pid, trouble
+    return pid, exec_report
 
 
 def read_exec_error(fd: int) -> Optional[OSError]:
-    """Why an exec failed. For a descriptor that is ready, which it is once exec has succeeded or failed,
-    or the child is dead."""
+    """Why an exec failed; None if it did not. The descriptor must be ready, which it is once exec has succeeded or
+    failed, or the child is dead."""
     try:
         number = os.read(fd, 16)
     finally:
@@ -60,11 +61,8 @@ def read_exec_error(fd: int) -> Optional[OSError]:
 
 
 def _become(agent: int, folder: Optional[str], output: str, keep: Optional[int], stdin: Optional[int]) -> None:
-    os.setpgid(0, 0)  # a session would keep a program from doing so itself; the agent has one already
-    die_with_parent(agent)
-    signal.set_wakeup_fd(-1)
-    for number in HANDLED:
-        signal.signal(number, signal.SIG_DFL)
+    os.setpgid(0, 0)  # not setsid: who leads a session cannot change its group, and the agent has a session
+    leave_parent(agent, (*HANDLED, *IGNORED))
     source_of_input = os.open(os.devnull, os.O_RDONLY) if stdin is None else stdin
     pipe = os.open(output, os.O_WRONLY)
     for source, target in ((source_of_input, 0), (pipe, 1), (pipe, 2)):
@@ -76,7 +74,7 @@ def _become(agent: int, folder: Optional[str], output: str, keep: Optional[int],
 
 
 def explain_start(error: OSError, env: Mapping[str, str]) -> str:
-    """Names and sizes only: a value may be a secret."""
+    """In words. Of the environment it shows names and sizes only, since a value may be a secret."""
     if error.errno != errno.E2BIG:
         return error.strerror or str(error)
     sizes = {name: len(os.fsencode(name)) + len(os.fsencode(value)) + 2 for name, value in env.items()}

@@ -1,7 +1,7 @@
-"""The first source a host gets: write the agent's files, which follow on the stream, and become the agent.
+"""The first source a host gets: unpack the agent's files, which follow on the stream, and become the agent.
 
-Packed files are compressed. Unpacked they are a line with folders and files, `[["hostmesh"], [["hostmesh/__init__.py",
-5120]]]`, and then the files one after the other.
+Packed files are a compressed text: a line that lists folders and the sizes of files, `[["hostmesh"],
+[["hostmesh/__init__.py", 5120]]]`, and then the files' contents one after the other.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Mapping
 
 
 def become_agent() -> None:
-    """What comes first on the stream are 16 hexadecimal digits and that many bytes."""
+    """The stream begins with a length in 16 hexadecimal digits, and so many bytes of packed files."""
     packed = take(int(take(16), 16))
     folder = find_folder(os.environ)
     try:
@@ -35,7 +35,7 @@ def become_agent() -> None:
 
     try:
         main(folder)
-    except OSError as error:  # it could not even begin; else its guardian cleans up
+    except OSError as error:  # there is no guardian yet that would clean up
         sys.stderr.write(f"cannot start the agent: {error}\n")
         sys.stderr.flush()
         try:
@@ -47,18 +47,19 @@ def become_agent() -> None:
 
 
 def hold(folder: str) -> None:
-    """As long as the agent or its guardian lives, which share the descriptor; see agent/stale.py."""
+    """Lock the folder for as long as the agent or its guardian lives, which share the descriptor; see
+    agent/leftovers/stale_folders.py."""
     import fcntl
 
     lock = os.open(os.path.join(folder, "lock"), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError:
-        pass  # a file system without locks: nobody can take the folder for a stale one there either
+        pass  # on a file system without locks nobody can find out either that a folder is stale
 
 
 def take(count: int) -> bytes:
-    """Not a byte more: what follows is for the agent."""
+    """Read exactly `count` bytes of the stream, since what follows is for the agent."""
     data = b""
     while len(data) < count:
         more = os.read(0, count - len(data))
@@ -69,7 +70,7 @@ def take(count: int) -> bytes:
 
 
 def find_folder(environ: Mapping[str, str]) -> str:
-    """Where an agent has its files."""
+    """The path of an agent's folder."""
     base = environ.get("TMPDIR") or "/tmp"
     if len(base) > 60:
         base = "/tmp"  # a socket's path has room for 107 bytes
@@ -84,14 +85,14 @@ def unpack(packed: bytes, folder: str) -> None:
         os.mkdir(f"{folder}/{name}")
     at = 0
     for name, size in files:
-        # What was compiled for another Python would only be in the way.
+        # What was compiled for another Python is of no use here.
         if not name.endswith(".pyc") or str(sys.implementation.cache_tag) in name:
             write(f"{folder}/{name}", data[at : at + size])
         at += size
 
 
 def write(path: str, data: bytes) -> None:
-    """Half the system calls that open() makes, for a hundred files at every start."""
+    """Takes half the system calls that open() does, which counts for a hundred files at every start."""
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         rest = memoryview(data)

@@ -20,7 +20,7 @@ from hostmesh.launcher.agent.sync.manifest import (
     hash_bytes,
     leads_out,
     new_hash,
-    pack_entries,
+    pack_manifest,
     show,
     to_bytes,
     to_text,
@@ -56,7 +56,7 @@ class Tree:
         return hash_bytes(json.dumps(self.entries).encode())
 
     def encode(self) -> bytes:
-        return pack_entries(self.entries)
+        return pack_manifest(self.entries)
 
     def pieces(self, index: int) -> Iterator[wire.FileChunk]:
         """A file, read as it is asked for; raises FileChanged before the last piece if it is not as it was listed."""

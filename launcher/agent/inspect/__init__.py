@@ -1,1 +1,1 @@
-"""What a host is like."""
+"""Facts about a host, for the launcher to judge."""

@@ -8,7 +8,7 @@ import stat
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 from hostmesh.launcher.agent.sync.manifest import STATE_FOLDER, Entry, hash_bytes, new_hash, show, to_bytes, to_text
-from hostmesh.launcher.agent.sync.state import MANIFEST, Record
+from hostmesh.launcher.agent.sync.state import RECORDS, Record
 
 MAX_FILES = 5000
 MAX_BYTES = 64 << 20
@@ -35,7 +35,7 @@ def hash_python_files(workdir: str) -> Optional[str]:
 
 
 def _python_files(workdir: str) -> Iterator[str]:
-    """In an order of their names. Neither hidden folders nor virtual environments hold a job's own code."""
+    """Sorted by name, without hidden folders and virtual environments, which hold no code of the job's own."""
     for folder, inner, files in os.walk(workdir):
         inner[:] = sorted(name for name in inner if name[0] != "." and not _is_environment(f"{folder}/{name}"))
         yield from (f"{folder}/{name}" for name in sorted(files) if name.endswith(".py"))
@@ -46,29 +46,30 @@ def _is_environment(folder: str) -> bool:
 
 
 def read_synced(workdir: str) -> Tuple[Optional[str], List[str]]:
-    """The hash of the tree of the last sync, and the files that do not look as it left them."""
+    """The hash of the last sync's manifest, and the files that were touched since."""
     try:
-        with open(os.path.join(workdir, STATE_FOLDER, os.fsdecode(MANIFEST))) as file:
+        with open(os.path.join(workdir, STATE_FOLDER, os.fsdecode(RECORDS))) as file:
             records = {path: Record(*fields) for path, fields in json.load(file).items()}
     except (OSError, ValueError, TypeError, AttributeError):
         return None, []
-    entries, changed = [], []
+    manifest, changed = [], []
     for path, record in sorted(records.items()):
         entry, is_same = _compare(os.path.join(os.fsencode(workdir), to_bytes(path)), path, record)
-        entries.append(entry)
+        manifest.append(entry)
         if not is_same:
             changed.append(show(path))
-    return hash_bytes(json.dumps(entries).encode()), changed[:MAX_CHANGES]
+    return hash_bytes(json.dumps(manifest).encode()), changed[:MAX_CHANGES]
 
 
-def _compare(place: bytes, path: str, record: Record) -> Tuple[Entry, bool]:
-    """A file as the launcher listed it; without its change time, which sync itself does not always keep."""
+def _compare(file: bytes, path: str, record: Record) -> Tuple[Entry, bool]:
+    """A file's entry in the manifest, and whether it is untouched. Its change time does not count, since sync does not
+    always record it."""
     target = None
     is_same = False
     try:
-        status = os.lstat(place)
+        status = os.lstat(file)
         if stat.S_ISLNK(status.st_mode):
-            target = to_text(os.readlink(place))
+            target = to_text(os.readlink(file))
         is_same = record._replace(ctime_ns=0) == Record.of(record.digest, status, record.ours)._replace(ctime_ns=0)
     except OSError:
         pass

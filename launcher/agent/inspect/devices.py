@@ -1,4 +1,4 @@
-"""This host's accelerators, counted by their files and never opened; who holds them, and locks left behind."""
+"""This host's accelerators: how many there are, who holds them, locks left behind; found without opening any."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 import stat
 from typing import Any, Dict, Iterator, List, Mapping, Optional
 
-# Kinds are named as JAX_PLATFORMS names them.
+# The folders of device files and the names of these, by kind; kinds are named as JAX_PLATFORMS names them.
 FILES = {
     "tpu": {"/dev": r"accel\d+", "/dev/vfio": r"\d+"},
     "cuda": {"/dev": r"nvidia\d+"},
@@ -15,11 +15,12 @@ FILES = {
 }
 # Every program that computes on a GPU opens these; monitors, displays and the persistence daemon do not.
 COMPUTE_FILES = {"cuda": "/dev/nvidia-uvm", "rocm": "/dev/kfd"}
-# Which say what of them a program sees. Of AMD's, the first picks among all, and the others among what is left.
+# Variables that say which devices a program sees. Of AMD's two, ROCR picks among all devices, and HIP among those that
+# ROCR leaves.
 VISIBLE = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 TPU_LOCK = "/tmp/libtpu_lockfile"
 WORDS_SHOWN = 3
-MAX_COMMAND = 1000  # shown is less of it, once secrets are taken out
+MAX_COMMAND = 1000  # the launcher redacts it and shows less
 
 
 def count_devices(root: str, env: Mapping[str, str]) -> Dict[str, int]:
@@ -29,14 +30,14 @@ def count_devices(root: str, env: Mapping[str, str]) -> Dict[str, int]:
         counts["cuda"] = _count_visible(cuda, counts["cuda"])
     if rocr is not None:
         counts["rocm"] = _count_visible(rocr, counts["rocm"])
-    # HIP takes CUDA's variable where its own says nothing; to both of them an empty one says nothing.
+    # HIP reads CUDA's variable if its own is not set; it takes an empty variable for one that is not set.
     if listed := hip or cuda:
         counts["rocm"] = _count_visible(listed, counts["rocm"])
     return counts
 
 
 def find_holders(root: str) -> Dict[str, Any]:
-    """Processes that have device files open; `unseen` counts those that this user may not look into."""
+    """Processes that have device files open; `unseen` counts those whose files this user may not see."""
     wanted = {file for kind in FILES for file in _files(kind, root)}
     holders: List[Dict[str, Any]] = []
     unseen = 0
@@ -53,7 +54,8 @@ def find_holders(root: str) -> Dict[str, Any]:
 
 
 def find_tpu_lock(root: str) -> Optional[Dict[str, Any]]:
-    """libtpu opens the file to write and then locks it: one that it can open does no harm when nobody holds the TPU."""
+    """libtpu opens this file for writing and then locks it. If it can open a file that was left behind, that does no
+    harm as long as nobody holds the TPU."""
     path = root + TPU_LOCK
     if not os.path.exists(path):
         return None
@@ -79,7 +81,7 @@ def _names(folder: str) -> List[str]:
 
 
 def _count_visible(visible: str, present: int) -> int:
-    """CUDA takes numbers and names such as GPU-1f2e, up to the first that makes no sense."""
+    """CUDA reads numbers and names such as GPU-1f2e, and ignores everything from the first invalid one on."""
     count = 0
     for item in (word.strip() for word in visible.split(",")):
         if not (item.startswith(("GPU-", "MIG-")) or (item.isdigit() and int(item) < present)):
@@ -93,7 +95,7 @@ def _pids(root: str) -> List[int]:
 
 
 def _links(folder: str) -> Iterator[str]:
-    """Where the links of a folder lead; a process may end meanwhile."""
+    """The targets of a folder's links. The process that the folder is about may end meanwhile."""
     try:
         names = os.listdir(folder)
     except (FileNotFoundError, ProcessLookupError):
@@ -128,7 +130,7 @@ def _owner(path: str) -> str:
 
 
 def _can_be_opened(path: str, root: str) -> bool:
-    """Where fs.protected_regular is set, not even root may open what others left in a shared folder with O_CREAT."""
+    """Where fs.protected_regular is set, not even root may open with O_CREAT a file of others in a shared folder."""
     owner, folder = os.stat(path).st_uid, os.stat(os.path.dirname(path))
     is_shared = bool(folder.st_mode & stat.S_ISVTX) and owner not in (os.geteuid(), folder.st_uid)
     try:

@@ -1,4 +1,4 @@
-"""What a host is like: plain facts for the launcher to judge, found within seconds whatever hangs there."""
+"""Inspect a host: plain facts for the launcher to judge, found within seconds whatever hangs there."""
 
 from __future__ import annotations
 
@@ -13,18 +13,17 @@ import time
 from functools import partial
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
-from hostmesh.launcher.agent import files
+from hostmesh.launcher.agent.files import find_program, measure_disk, read_if_there
 from hostmesh.launcher.agent.inspect.devices import VISIBLE, count_devices, find_holders, find_tpu_lock
 from hostmesh.launcher.agent.spawn import explain_start
-from hostmesh.launcher.agent.startup.duties import find_program
 
 LIMIT = 6.0
-# It may be on a slow network disk, or on a busy host; without it there is no run, so it gets its time.
+# The workers' Python may be on a slow network disk or a busy host, and without it there is no run: it gets more time.
 PYTHON_LIMIT = 60.0
 END_TIMEOUT = 0.5
-MAX_SAID = 4096  # shown is its last line, once secrets are taken out
+MAX_SAID = 4096  # the launcher redacts it and shows its last line
 NAMES_LIMIT = 5.0
-NAMES_AT_ONCE = 8  # with 32 a name server was seen to lose questions
+NAMES_AT_ONCE = 8  # a name server was seen to lose some of 32 questions
 PACKAGES = (
     *("jax", "jaxlib", "numpy", "libtpu"),
     *("jax-cuda12-plugin", "jax-cuda12-pjrt", "jax-cuda13-plugin", "jax-cuda13-pjrt"),
@@ -32,9 +31,9 @@ PACKAGES = (
 PROXIES = ("grpc_proxy", "https_proxy", "http_proxy", "all_proxy", "no_grpc_proxy", "no_proxy")
 CLOCK_SOURCE = "/sys/devices/system/clocksource/clocksource0/current_clocksource"
 BOOT = "/proc/sys/kernel/random/boot_id"
-TIME_ERROR = 5  # adjtimex: the clock is not synchronised
+TIME_ERROR = 5  # what adjtimex returns when the clock is not synchronised
 
-# Asked of the workers' Python, which may be anything; what else it prints comes before the last line.
+# A program for the workers' Python, which may be of any version. The last line that it prints is the answer.
 QUESTION = """
 import json, sys
 sys.path[:] = [place for place in sys.path if place]
@@ -62,7 +61,7 @@ def inspect(
     root: str = "/",
     names: Sequence[str] = (),
 ) -> Dict[str, Any]:
-    """Every fact but the time is found in a thread of its own; one that cannot be had is a `problem`."""
+    """Every fact but the time is found in a thread of its own; one that cannot be found is a `problem`."""
     seen, root = {**os.environ, **env}, root.rstrip("/")
     steps: Dict[str, Callable[[], Any]] = {
         "python": lambda: ask_python(python, seen),
@@ -71,7 +70,7 @@ def inspect(
         "name": lambda: describe_name(root),
         "collectives": lambda: seen.get("JAX_CPU_COLLECTIVES_IMPLEMENTATION", ""),
         "names": lambda: resolve_all(names),
-        "temp": lambda: measure_disk(os.path.dirname(folder)),
+        "temp": lambda: describe_disk(os.path.dirname(folder)),
         "machine": lambda: measure_machine(root),
         "devices": lambda: count_devices(root, seen),
         "visible": lambda: {name: seen[name] for name in VISIBLE if name in seen},
@@ -79,15 +78,15 @@ def inspect(
         "tpu_lock": lambda: find_tpu_lock(root),
     }
     if workdir is not None:
-        place = os.path.expanduser(workdir)
-        steps["workdir"] = lambda: measure_disk(place)
+        path = os.path.expanduser(workdir)
+        steps["workdir"] = lambda: describe_disk(path)
         if thorough:
-            steps["workdir"] = lambda: {**measure_disk(place), **try_folder(place)}
+            steps["workdir"] = lambda: {**describe_disk(path), **try_folder(path)}
             from hostmesh.launcher.agent.inspect.code_hash import read_code
 
-            steps["code"] = lambda: read_code(place)
+            steps["code"] = lambda: read_code(path)
     if thorough:
-        steps["shared_memory"] = lambda: measure_disk(f"{root}/dev/shm")
+        steps["shared_memory"] = lambda: describe_disk(f"{root}/dev/shm")
         steps["system"] = lambda: read_system(root)
     return {"time": time.time(), **run_together(steps, LIMIT, {"python": PYTHON_LIMIT + 2 * END_TIMEOUT})}
 
@@ -95,9 +94,8 @@ def inspect(
 def run_together(
     steps: Mapping[str, Callable[[], Any]], limit: float, longer: Optional[Mapping[str, float]] = None
 ) -> Dict[str, Any]:
-    """What has not come back by then is left to itself: nothing wakes a thread that waits for a dead file server.
-
-    `longer` are the limits of those that have another one.
+    """A step that has not returned within its limit is left to itself: nothing wakes a thread that waits for a dead
+    file server. `longer` names steps that have another limit.
     """
     limits = {**dict.fromkeys(steps, limit), **(longer or {})}
     found: Dict[str, Any] = {}
@@ -124,7 +122,7 @@ def _explain(error: Exception) -> str:
 
 
 def ask_python(python: str, env: Mapping[str, str]) -> Dict[str, Any]:
-    """Its version and those of packages, none of which is imported."""
+    """The version of a Python and of its packages, none of which is imported."""
     path = find_program(os.path.expanduser(python), env.get("PATH", ""))
     if path is None:
         return {"problem": f"found no executable {python}"}
@@ -144,7 +142,7 @@ def ask_python(python: str, env: Mapping[str, str]) -> Dict[str, Any]:
 
 
 def _run(argv: List[str], env: Mapping[str, str], limit: float) -> Tuple[Optional[int], str, str]:
-    """Exit code, output, errors; no exit code where the program had to be killed, with whatever it started."""
+    """Exit code, output, errors. The exit code is None if the program and its children had to be killed."""
     import subprocess
 
     pipe, nothing = subprocess.PIPE, subprocess.DEVNULL
@@ -159,7 +157,7 @@ def _run(argv: List[str], env: Mapping[str, str], limit: float) -> Tuple[Optiona
 
 
 def _end(program: Any) -> None:
-    """Its pipes may still be held by what it started elsewhere; nobody waits for that."""
+    """Kill its process group. Programs outside the group may hold its pipes open; nobody waits for these."""
     import subprocess
 
     os.killpg(program.pid, signal.SIGKILL)
@@ -179,28 +177,28 @@ def _both_cases(names: Sequence[str]) -> Iterator[str]:
 
 
 def _strip_credentials(url: str) -> str:
-    """A password may hold any character, so everything between the scheme and the last @ goes."""
+    """Removes everything between the scheme and the last @, since a password may hold any character."""
     scheme = re.match(r"([a-zA-Z][\w+.-]*://)?", url)
     assert scheme is not None
     return scheme[0] + url[scheme.end() :].rpartition("@")[2]
 
 
 def describe_name(root: str) -> Dict[str, Any]:
-    """`network` is the same for hosts that are one machine and share its loopback."""
+    """`network` is equal for two hosts that are in truth one machine with one loopback interface."""
     name = socket.gethostname()
-    boot = files.read_if_there(root + BOOT).decode().strip()
+    boot = read_if_there(root + BOOT).decode().strip()
     return {"host": name, "addresses": resolve(name), "network": f"{boot} {os.stat('/proc/self/ns/net').st_ino}"}
 
 
 def resolve(name: str) -> Optional[List[str]]:
-    """Its addresses, none if nobody knows it; None if the name server does not answer."""
+    """The addresses of a name, an empty list if it has none; None if the name server does not answer."""
     try:
         found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
     except socket.gaierror as error:
         return None if error.errno == socket.EAI_AGAIN else []
-    except UnicodeError:  # a name that cannot be one
+    except UnicodeError:  # no host can have such a name
         return []
-    return sorted({str(place[0]) for *_, place in found})
+    return sorted({str(address[0]) for *_, address in found})
 
 
 def resolve_all(names: Sequence[str]) -> Dict[str, Optional[List[str]]]:
@@ -215,29 +213,29 @@ def resolve_all(names: Sequence[str]) -> Dict[str, Optional[List[str]]]:
     return {name: found.get(name) for name in names}
 
 
-def measure_disk(place: str) -> Dict[str, Any]:
-    size = files.measure_disk(place)
-    return {"path": place, "size": size.f_blocks * size.f_frsize, "free": size.f_bavail * size.f_frsize}
+def describe_disk(path: str) -> Dict[str, Any]:
+    size, free = measure_disk(path)
+    return {"path": path, "size": size, "free": free}
 
 
-def try_folder(place: str) -> Dict[str, Any]:
-    """Whether it is there, and why files cannot be made in it; one that is yet to come is not made."""
-    is_there = os.path.isdir(place)
-    trial = os.path.join(place, f".hostmesh-check-{os.getpid()}")
+def try_folder(path: str) -> Dict[str, Any]:
+    """Whether a folder exists, and why files cannot be made in it. A missing folder is not made."""
+    is_there = os.path.isdir(path)
+    trial = os.path.join(path, f".hostmesh-check-{os.getpid()}")
     try:
         if is_there:
             os.close(os.open(trial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
             os.unlink(trial)
         else:
-            _try_to_make(place)
+            _check_can_be_made(path)
     except OSError as error:
         return {"is_there": is_there, "unwritable": error.strerror}
     return {"is_there": is_there, "unwritable": None}
 
 
-def _try_to_make(place: str) -> None:
-    """Raises what making the folder would."""
-    above = os.path.abspath(place)
+def _check_can_be_made(path: str) -> None:
+    """Raises the error that making the folder would raise."""
+    above = os.path.abspath(path)
     while not os.path.lexists(above):
         above = os.path.dirname(above)
     if not os.path.isdir(above):
@@ -261,7 +259,7 @@ def read_system(root: str) -> Dict[str, Any]:
     return {
         "kernel": os.uname().release,
         "open_files": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
-        "clock_source": files.read_if_there(f"{root}{CLOCK_SOURCE}").decode().strip(),
+        "clock_source": read_if_there(f"{root}{CLOCK_SOURCE}").decode().strip(),
         "clock_is_kept": _is_clock_kept(),
     }
 

@@ -1,1 +1,1 @@
-"""What an agent does before processes start."""
+"""The agent's duties before processes start."""

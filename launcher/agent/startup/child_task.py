@@ -1,18 +1,63 @@
-"""Work that may block, done in a forked child while the agent's loop goes on."""
+"""Work that may block, done in forked children while the agent's loop goes on."""
 
 from __future__ import annotations
 
 import json
 import os
+import selectors
 import signal
 import time
-from typing import Any, Callable, Dict, Optional
+from typing import Any, Callable, Dict, List, Optional
 
-from hostmesh.launcher.agent.linux import die_with_parent
+from hostmesh.launcher.agent.fresh_child import leave_parent, leave_stream
+
+
+class ChildTasks:
+    """All tasks that are under way; `refuse` gets the problem of a task that has no refusal of its own."""
+
+    def __init__(self, selector: selectors.BaseSelector, refuse: Callable[[str], None]) -> None:
+        self._selector, self._refuse = selector, refuse
+        self._tasks: List[ChildTask] = []
+
+    def begin(
+        self,
+        work: Callable[[], Any],
+        then: Callable[[Any], None],
+        limit: float,
+        what: str,
+        refuse: Optional[Callable[[str], None]] = None,
+    ) -> None:
+        """`then` gets the result of `work`, which must fit into JSON. Work that takes more than `limit` seconds is
+        killed and refused; `what` names it in the message."""
+
+        def finish(result: Any, problem: Optional[str]) -> None:
+            if problem is None:
+                then(result)
+            else:
+                (refuse or self._refuse)(problem)
+
+        task = ChildTask(work, finish, limit, what)
+        self._tasks.append(task)
+        self._selector.register(task.fd, selectors.EVENT_READ, lambda: self._hear(task))
+
+    def keep_time(self) -> None:
+        now = time.monotonic()
+        for task in [task for task in self._tasks if now > task.deadline]:
+            task.expire()
+            self._finish(task)
+
+    def _hear(self, task: ChildTask) -> None:
+        if task.hear():
+            self._finish(task)
+
+    def _finish(self, task: ChildTask) -> None:
+        self._selector.unregister(task.fd)
+        self._tasks.remove(task)
+        task.finish()
 
 
 class ChildTask:
-    """`work` returns what JSON can say; `then` gets that, or None and the problem."""
+    """`then` gets the result of `work` and None, or None and the problem."""
 
     def __init__(
         self, work: Callable[[], Any], then: Callable[[Any, Optional[str]], None], limit: float, what: str
@@ -28,13 +73,13 @@ class ChildTask:
         os.close(write)
 
     def hear(self) -> bool:
-        """True when it has ended."""
+        """To be called when `fd` is ready; True when the child has given its whole answer, or has died."""
         data = os.read(self.fd, 1 << 16)
         self._answer += data
         return not data
 
     def finish(self) -> None:
-        """Nobody may watch the descriptor any more: `then` may begin something that gets its number."""
+        """By now no selector may watch `fd`: what `then` begins may get a descriptor with the same number."""
         os.close(self.fd)
         try:
             answer: Dict[str, Any] = json.loads(self._answer)
@@ -43,7 +88,8 @@ class ChildTask:
         self.then(answer.get("result"), answer.get("problem"))
 
     def expire(self) -> None:
-        """`finish` is next: nobody waits for the child's end, which does not come while it waits for a hung disk."""
+        """Kill the child; `finish` must be called next. Nobody waits for the child's end: as long as its disk hangs, it
+        does not die."""
         problem = f"{self.what} took longer than {self.limit:g} s; does the disk there answer?"
         self._answer = json.dumps({"problem": problem}).encode()
         try:
@@ -55,7 +101,8 @@ class ChildTask:
 def _work_and_leave(agent: int, work: Callable[[], Any], write: int) -> None:
     try:
         try:
-            part_from(agent)
+            leave_parent(agent)
+            leave_stream()
             answer = {"result": work()}
         except Exception as error:
             answer = {"problem": str(error) or type(error).__name__}
@@ -63,14 +110,3 @@ def _work_and_leave(agent: int, work: Callable[[], Any], write: int) -> None:
             pipe.write(json.dumps(answer).encode())
     finally:
         os._exit(0)
-
-
-def part_from(agent: int) -> None:
-    """For a fresh child of the agent: nothing it prints may reach the stream, and no signal is the agent's any more."""
-    die_with_parent(agent)
-    signal.set_wakeup_fd(-1)
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD):
-        signal.signal(number, signal.SIG_DFL)
-    nothing = os.open(os.devnull, os.O_RDWR)
-    for fd in (0, 1, 2):
-        os.dup2(nothing, fd)

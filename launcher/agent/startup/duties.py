@@ -1,18 +1,20 @@
-"""The agent's duties before processes start: sync, setup, inspection, the coordinator's port, a Python to run."""
+"""The agent's duties before processes start: sync, setup, inspection, the coordinator's port, the workers' Python.
+
+What may block is done in children. Modules that only some runs need are imported when a duty needs them.
+"""
 
 from __future__ import annotations
 
 import os
 import selectors
 import sys
-import time
 from typing import Any, Callable, Dict, List, Optional
 
 from hostmesh.launcher import wire
 from hostmesh.launcher.agent import process_tree
-from hostmesh.launcher.agent.output import Output
+from hostmesh.launcher.agent.processes.output import Output
 from hostmesh.launcher.agent.startup import ports
-from hostmesh.launcher.agent.startup.child_task import ChildTask
+from hostmesh.launcher.agent.startup.child_task import ChildTasks
 from hostmesh.launcher.agent.unpack import unpack
 
 SETUP_TIMEOUT = 6 * 3600.0
@@ -33,79 +35,40 @@ class Duties:
     ) -> None:
         self.folder, self.selector, self.send, self.ready = folder, selector, send, ready
         self.ports = ports.Ports()
-        self.asides: List[ChildTask] = []
-        self.sync: Any = None
-        self.usage: Optional[int] = None  # holds the workdir for this run, until the agent ends
+        self.tasks = ChildTasks(selector, self._refuse)
+        self.sync: Any = None  # a SyncChild while a sync is under way
+        self.usage: Optional[int] = None  # while the agent has this descriptor, it counts as a user of the workdir
         self.setup_output: Optional[Output] = None
-        self._setup_commands: Optional[List[str]] = None
+        self._setup_commands: Optional[List[str]] = None  # while they run
         self._duties: Dict[type, Callable[[Any], None]] = {
             wire.Code: self._unpack_code,
-            wire.Sync: self._sync,
-            wire.FileChunk: self._pass_on,
-            wire.SkipFile: self._pass_on,
-            wire.RunSetup: self._set_up,
+            wire.Sync: self._begin_sync,
+            wire.FileChunk: self._give_to_sync,
+            wire.SkipFile: self._give_to_sync,
+            wire.RunSetup: self._run_setup,
             wire.Inspect: self._inspect,
-            wire.PrepareWorkers: self._prepare,
             wire.Reserve: self._reserve,
             wire.Reach: self._reach,
+            wire.PrepareWorkers: self._prepare_workers,
         }
 
-    def obey(self, message: Any) -> bool:
-        """False for what is no duty of this part."""
+    def obey(self, message: Any) -> None:
+        """Other messages than commands to these duties are ignored."""
         duty = self._duties.get(type(message))
         if duty is not None:
             duty(message)
-        return duty is not None
-
-    @property
-    def busy(self) -> bool:
-        output = self.setup_output
-        return self._setup_commands is not None or (output is not None and (output.has_writer or not output.is_sent))
-
-    @property
-    def all_is_sent(self) -> bool:
-        return self.setup_output is None or self.setup_output.is_sent
 
     def keep_time(self) -> None:
-        now = time.monotonic()
-        for aside in [aside for aside in self.asides if now > aside.deadline]:
-            aside.expire()
-            self._finish(aside)
+        self.tasks.keep_time()
         if self.sync is not None and self.sync.is_stalled():
-            self._refuse(explain_stalled(self.sync.workdir))
-
-    def _do_aside(
-        self,
-        work: Callable[[], Any],
-        then: Callable[[Any], None],
-        limit: float,
-        what: str,
-        refuse: Optional[Callable[[str], None]] = None,
-    ) -> None:
-        def finish(result: Any, problem: Optional[str]) -> None:
-            if problem is None:
-                then(result)
-            else:
-                (refuse or self._refuse)(problem)
-
-        aside = ChildTask(work, finish, limit, what)
-        self.asides.append(aside)
-        self.selector.register(aside.fd, selectors.EVENT_READ, lambda: self._hear(aside))
-
-    def _hear(self, aside: ChildTask) -> None:
-        if aside.hear():
-            self._finish(aside)
-
-    def _finish(self, aside: ChildTask) -> None:
-        self.selector.unregister(aside.fd)
-        self.asides.remove(aside)
-        aside.finish()
+            self._refuse(self.sync.explain_stalled())
 
     def _refuse(self, problem: str, said: str = "") -> None:
+        """A run that is refused anything ends, so a sync that is under way ends, too."""
         self._end_sync()
         self.send(wire.Refused(problem, said))
 
-    # The code.
+    # Code and sync.
 
     def _unpack_code(self, order: wire.Code) -> None:
         try:
@@ -113,7 +76,7 @@ class Duties:
         except OSError as error:
             self._refuse(f"cannot write the workers' code to {self.folder}: {error.strerror}")
 
-    def _sync(self, order: wire.Sync) -> None:
+    def _begin_sync(self, order: wire.Sync) -> None:
         from hostmesh.launcher.agent.sync.child import SyncChild
 
         try:
@@ -123,8 +86,8 @@ class Duties:
             return
         self.selector.register(self.sync.socket, selectors.EVENT_READ, self._serve_sync)
 
-    def _pass_on(self, message: Any) -> None:
-        if self.sync is not None:  # else refused by now, and the launcher has not heard of it yet
+    def _give_to_sync(self, message: Any) -> None:
+        if self.sync is not None:  # it has ended if it was refused, and the launcher sends until it hears of that
             self.sync.give(message)
             self._watch_sync()
 
@@ -153,24 +116,34 @@ class Duties:
             self.sync.close()
             self.sync = None
 
-    # The host.
+    # Setup.
 
-    def _set_up(self, order: wire.RunSetup) -> None:
+    @property
+    def setup_is_busy(self) -> bool:
+        """Setup commands run, or what they started still prints."""
+        output = self.setup_output
+        return self._setup_commands is not None or (output is not None and (output.has_writer or not output.is_sent))
+
+    @property
+    def setup_output_is_sent(self) -> bool:
+        return self.setup_output is None or self.setup_output.is_sent
+
+    def _run_setup(self, order: wire.RunSetup) -> None:
         from hostmesh.launcher.agent.startup.setup import set_up
 
         if self.setup_output is None:
             self.setup_output = Output(os.path.join(self.folder, "output-setup"))
         output, self._setup_commands = self.setup_output.path, order.commands
         env = {**os.environ, **order.env}
-        self._do_aside(
+        self.tasks.begin(
             lambda: set_up(order.commands, order.key, order.workdir, env, output),
-            self._is_set_up,
+            self._note_setup_done,
             SETUP_TIMEOUT,
             "setup",
             self._refuse_setup,
         )
 
-    def _is_set_up(self, seconds: float) -> None:
+    def _note_setup_done(self, seconds: float) -> None:
         self._setup_commands = None
         self.send(wire.SetupDone(ran=seconds > 0, seconds=round(seconds, 3)))
 
@@ -181,10 +154,12 @@ class Duties:
         commands, self._setup_commands = self._setup_commands, None
         self._refuse(problem, find_last(self.setup_output.last(), commands))
 
+    # Inspection.
+
     def _inspect(self, order: wire.Inspect) -> None:
         from hostmesh.launcher.agent.inspect.host import inspect
 
-        self._do_aside(
+        self.tasks.begin(
             lambda: inspect(order.python, order.workdir, order.env, order.thorough, self.folder, names=order.names),
             lambda found: self.send(wire.Inspected(found)),
             INSPECT_TIMEOUT,
@@ -208,7 +183,7 @@ class Duties:
         self.ports.stop_listening()
 
     def _reach(self, order: wire.Reach) -> None:
-        self._do_aside(
+        self.tasks.begin(
             lambda: ports.reach(order.targets),
             lambda problems: self.send(wire.Reached(problems)),
             REACH_TIMEOUT,
@@ -217,45 +192,21 @@ class Duties:
 
     # The workers' Python.
 
-    def _prepare(self, setting: wire.PrepareWorkers) -> None:
-        """ChildTask, because the disk of the Python or of the workdir may be hung; not for a local run's own Python."""
-        if setting.python == sys.executable and setting.workdir is None:
-            self._note_python(setting, sys.executable)
+    def _prepare_workers(self, settings: wire.PrepareWorkers) -> None:
+        """In a child, because the disk of the Python or of the workdir may be hung; a local run's own Python needs no
+        search."""
+        if settings.python == sys.executable and settings.workdir is None:
+            self._note_python(settings, sys.executable)
             return
-        self._do_aside(
-            lambda: find_python(setting),
-            lambda python: self._note_python(setting, python),
+        from hostmesh.launcher.agent.startup.find_python import find_python
+
+        self.tasks.begin(
+            lambda: find_python(settings),
+            lambda python: self._note_python(settings, python),
             FIND_TIMEOUT,
-            f"looking for {setting.python}" + (f" and {setting.workdir}" if setting.workdir else ""),
+            f"looking for {settings.python}" + (f" and {settings.workdir}" if settings.workdir else ""),
         )
 
-    def _note_python(self, setting: wire.PrepareWorkers, python: str) -> None:
-        self.ready(setting, python)
+    def _note_python(self, settings: wire.PrepareWorkers, python: str) -> None:
+        self.ready(settings, python)
         self.send(wire.Ready(python=python))
-
-
-class Missing(Exception):
-    """Something of the cluster file is not there; the text is complete."""
-
-
-def find_python(setting: wire.PrepareWorkers) -> str:
-    """The workers' Python by its path; what they need beside it is looked for as well."""
-    found = find_program(os.path.expanduser(setting.python), {**os.environ, **setting.env}.get("PATH", ""))
-    if found is None:
-        raise Missing(f"python: found no executable {setting.python}")
-    if setting.workdir is not None and not os.path.isdir(os.path.expanduser(setting.workdir)):
-        raise Missing(f"workdir: found no folder {setting.workdir}")
-    return os.path.abspath(found)
-
-
-def explain_stalled(workdir: str) -> str:
-    from hostmesh.launcher.agent.sync.child import STALLED
-
-    return f"the disk under {workdir} has not answered for {STALLED:g} s; is it a network disk whose server is gone?"
-
-
-def find_program(name: str, path: str) -> Optional[str]:
-    """What shutil.which does, without the 5 ms that importing shutil takes."""
-    places = [""] if os.sep in name else path.split(os.pathsep)
-    found = (os.path.join(place, name) for place in places)
-    return next((file for file in found if os.path.isfile(file) and os.access(file, os.X_OK)), None)

@@ -23,39 +23,40 @@ class Ports:
         self.listening: List[socket.socket] = []
 
     def reserve(self, addresses: List[str], listen: bool) -> Tuple[Dict[str, int], List[str]]:
-        """A port for each address that can be bound here, in numbers, and what was wrong with the others."""
+        """A port for each address that can be bound here, by numeric address, and what was wrong with the others."""
         ports: Dict[str, int] = {}
         problems = []
         for address in addresses:
             try:
-                place, number = self._hold(address, listen)
+                numeric, port = self._hold(address, listen)
             except OSError as error:
                 problems.append(f"cannot bind {address} for the coordinator: {error.strerror}")
             else:
-                ports.setdefault(place, number)
+                ports.setdefault(numeric, port)
         return ports, problems
 
     def _hold(self, address: str, listen: bool) -> Tuple[str, int]:
-        """Bound and never listening: with SO_REUSEPORT jax can bind it too, and nobody else is given it."""
+        """Bind a port and do not listen on it. With SO_REUSEPORT jax can bind it too, and no other program is given
+        it."""
         holder = _bind(address, 0)
         self._held.append(holder)
-        place, number = holder.getsockname()[:2]
+        numeric, port = holder.getsockname()[:2]
         if listen:
-            listener = _bind(place, number)
+            listener = _bind(numeric, port)
             listener.listen(1024)
             listener.setblocking(False)
             self.listening.append(listener)
-        return place, number
+        return numeric, port
 
     def stop_listening(self) -> None:
-        """Before process 0 listens: connections would be shared out between the two."""
+        """Must happen before process 0 listens: the kernel would share out connections between the two listeners."""
         for listener in self.listening:
             listener.close()
         self.listening.clear()
 
 
 def answer(listener: socket.socket) -> None:
-    """Say which run this is: another program that happens to listen on a port would not."""
+    """Tell the caller which run this is, which another program that happens to listen on the port would not."""
     try:
         caller, _ = listener.accept()
         with caller:
@@ -66,12 +67,12 @@ def answer(listener: socket.socket) -> None:
 
 
 def reach(targets: List[Tuple[str, int]]) -> Dict[str, Optional[str]]:
-    """All at once; for each address what went wrong, or None."""
+    """Connect to all at once; for each address what went wrong, or None."""
     problems: Dict[str, Optional[str]] = {}
     waiting: Dict[int, Tuple[str, socket.socket]] = {}
-    for address, number in targets:
+    for address, port in targets:
         try:
-            caller = _call(address, number)
+            caller = _call(address, port)
         except OSError as error:
             problems[address] = error.strerror or str(error)
         else:
@@ -87,11 +88,11 @@ def reach(targets: List[Tuple[str, int]]) -> Dict[str, Optional[str]]:
     return problems
 
 
-def _call(address: str, number: int) -> socket.socket:
-    family, kind, protocol, _, place = socket.getaddrinfo(address, number, type=socket.SOCK_STREAM)[0]
+def _call(address: str, port: int) -> socket.socket:
+    family, kind, protocol, _, target = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
     caller = socket.socket(family, kind, protocol)
     caller.setblocking(False)
-    problem = caller.connect_ex(place)
+    problem = caller.connect_ex(target)
     if problem not in (0, errno.EINPROGRESS):
         caller.close()
         raise OSError(problem, os.strerror(problem))
@@ -111,12 +112,12 @@ def _token() -> bytes:
     return f"hostmesh {os.environ.get(RUN_ID)}".encode()
 
 
-def _bind(address: str, number: int) -> socket.socket:
-    family, kind, protocol, _, place = socket.getaddrinfo(address, number, type=socket.SOCK_STREAM)[0]
+def _bind(address: str, port: int) -> socket.socket:
+    family, kind, protocol, _, target = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
     bound = socket.socket(family, kind, protocol)
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        bound.bind(place)
+        bound.bind(target)
     except OSError:
         bound.close()
         raise

@@ -1,4 +1,4 @@
-"""Run a cluster's setup commands on this host, once for each content."""
+"""Run a cluster's setup commands on this host, unless the same ones have succeeded before."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class SetupError(Exception):
 
 
 def set_up(commands: List[str], key: str, workdir: Optional[str], env: Dict[str, str], output: str) -> float:
-    """Seconds it took; 0 when the same commands had succeeded before under this key, and what they made is there."""
+    """Seconds it took; 0 if the same commands had succeeded before under this key, and what they made still exists."""
     folder = os.path.expanduser(workdir or "~")
     if not os.path.isdir(folder):
         raise SetupError(f"setup: found no folder {folder} to run its commands in; make it, or fix workdir")
@@ -33,7 +33,7 @@ def set_up(commands: List[str], key: str, workdir: Optional[str], env: Dict[str,
         if done.key == key and (workdir is None or (done.token == read_token(folder) and done.made <= before)):
             return 0.0
         began = time.monotonic()
-        done = done._replace(key="")  # what fails or is killed half way has not been done, whatever was before
+        done = done._replace(key="")  # a setup that fails or is killed half way does not count as done
         _write_stamp(stamp, done)
         try:
             for command in commands:
@@ -49,8 +49,8 @@ def set_up(commands: List[str], key: str, workdir: Optional[str], env: Dict[str,
 
 
 class Done(NamedTuple):
-    """What setups did on a host: the key of the last one if it succeeded, a token that its workdir holds as long as it
-    is the same, and what was made at its top."""
+    """What setups did on a host: the key of the last one if it succeeded, the token of its workdir, which is another
+    once the workdir has been replaced, and the names that setups made at the workdir's top."""
 
     key: str = ""
     token: str = ""
@@ -58,7 +58,7 @@ class Done(NamedTuple):
 
 
 def _read_stamp(stamp: str) -> Done:
-    """Nothing is known where there is none, or one that cannot be understood."""
+    """A stamp that is missing, or cannot be understood, counts as no setup at all."""
     try:
         key, token, made = json.loads(read_if_there(stamp))
         return Done(key, token, frozenset(made))
@@ -67,7 +67,7 @@ def _read_stamp(stamp: str) -> Done:
 
 
 def _write_stamp(stamp: str, done: Done) -> None:
-    _write(stamp, json.dumps([done.key, done.token, sorted(done.made)]))
+    _write_atomically(stamp, json.dumps([done.key, done.token, sorted(done.made)]))
 
 
 def _list_names(folder: str) -> Set[str]:
@@ -79,33 +79,34 @@ def read_token(folder: str) -> str:
 
 
 def make_token(folder: str) -> str:
-    """One for a workdir, shared by the hosts that share it; none where a setup may not write to its workdir."""
-    place = os.path.join(folder, STATE_FOLDER)
+    """The token of a workdir, made if it has none. Hosts that share the workdir share the token. Empty where this user
+    may not write to the workdir."""
+    state = os.path.join(folder, STATE_FOLDER)
     try:
         if not read_token(folder):
-            os.makedirs(place, exist_ok=True)
-            _write(os.path.join(place, TOKEN), os.urandom(16).hex())
+            os.makedirs(state, exist_ok=True)
+            _write_atomically(os.path.join(state, TOKEN), os.urandom(16).hex())
     except OSError:
         return ""
     return read_token(folder)
 
 
-def _write(path: str, text: str) -> None:
+def _write_atomically(path: str, text: str) -> None:
     """A reader finds the old file or the new one, never half of it."""
-    aside = f"{path}.{socket.gethostname()}.{os.getpid()}"
-    with open(aside, "w") as file:
+    temporary = f"{path}.{socket.gethostname()}.{os.getpid()}"
+    with open(temporary, "w") as file:
         file.write(text)
-    os.rename(aside, path)
+    os.rename(temporary, path)
 
 
 def _stamp_of(folder: str) -> str:
-    """Outside the workdir, which several hosts may share: it says something about the host, not about the code."""
+    """A stamp tells what was done on a host, so it is not in the workdir, which several hosts may share."""
     import hashlib
 
-    place = f"{socket.gethostname()}\0{os.path.realpath(folder)}"
+    name = f"{socket.gethostname()}\0{os.path.realpath(folder)}"
     cache = os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "hostmesh")
     os.makedirs(cache, exist_ok=True)
-    return os.path.join(cache, "setup-" + hashlib.sha256(place.encode(errors="surrogateescape")).hexdigest()[:16])
+    return os.path.join(cache, "setup-" + hashlib.sha256(name.encode(errors="surrogateescape")).hexdigest()[:16])
 
 
 def _run(command: str, folder: str, env: Dict[str, str], output: str) -> None:
@@ -120,12 +121,12 @@ def _run(command: str, folder: str, env: Dict[str, str], output: str) -> None:
 
 
 def header(command: str) -> bytes:
-    """What stands in the output before a command's own."""
+    """The line in the output before what a command prints."""
     return f"$ {command}\n".encode(errors="surrogateescape")
 
 
 def find_last(output: bytes, commands: List[str]) -> str:
-    """What the command printed that began last; `output` may be cut where it begins."""
+    """What the last command printed; the beginning of `output` may be missing."""
     began = max(output.rfind(header(command)) for command in commands)
     own = output[began:].partition(b"\n")[2] if began >= 0 else output
     return own.decode(errors="replace")

@@ -1,1 +1,1 @@
-"""The host's end of code sync."""
+"""The host's end of code sync: compare a workdir with a manifest, receive what is missing, apply it."""

@@ -1,4 +1,4 @@
-"""The host's end of a sync in a process of its own: a disk that does not answer must not silence the agent."""
+"""A sync in a process of its own, so that a disk that does not answer does not silence the agent."""
 
 from __future__ import annotations
 
@@ -10,18 +10,22 @@ import time
 from typing import Any, List, Optional
 
 from hostmesh.launcher import wire
-from hostmesh.launcher.agent.startup.child_task import part_from
+from hostmesh.launcher.agent.fresh_child import leave_parent, leave_stream
 from hostmesh.launcher.agent.sync.incoming import Incoming, SyncError
 
-# Seconds that one system call of the child may take: then its disk is taken for dead.
+# When one system call of the child takes more seconds than this, its disk counts as dead.
 STALLED = 60.0
 TICK = 1.0
-# The launcher has several times as much on its way, at the least.
+# Bytes after which the child acknowledges what it has stored; the launcher's window is several times as large.
 ACKNOWLEDGE = 256 << 10
 
 
 class SyncChild:
-    """Pieces go in, answers come out, and nothing blocks; `usage` is what the child registered the agent with."""
+    """The agent's end: chunks of files go in, answers come out, and nothing blocks.
+
+    The child counts `ticks` in shared memory as long as its system calls return. `usage` is a descriptor that it hands
+    over: as long as the agent has it, the agent counts as a user of the workdir.
+    """
 
     def __init__(self, order: wire.Sync, mark: str) -> None:
         self.workdir = order.workdir
@@ -43,12 +47,12 @@ class SyncChild:
         return bool(self._outbox)
 
     def give(self, message: Any) -> None:
-        """The launcher sends no more than a window of pieces that are not taken, so this stays small."""
+        """The launcher sends no more than a window of chunks ahead, so the outbox stays small."""
         self._outbox += wire.encode(message)
         self._flush()
 
     def serve(self) -> List[Any]:
-        """Whenever the socket is ready; what the child has said."""
+        """To be called whenever the socket is ready; returns the child's answers."""
         self._flush()
         try:
             data, fds, _, _ = socket.recv_fds(self.socket, 1 << 18, 1)
@@ -67,8 +71,12 @@ class SyncChild:
             self._seen, self._seen_at = ticks, now
         return now - self._seen_at > STALLED
 
+    def explain_stalled(self) -> str:
+        disk = f"the disk under {self.workdir} has not answered for {STALLED:g} s"
+        return f"{disk}; is it a network disk whose server is gone?"
+
     def close(self) -> None:
-        """One that waits for a dead disk does not die before the disk answers; nobody waits for it."""
+        """Kill the child, and do not wait for its end: it does not die before its disk answers."""
         self.socket.close()
         try:
             os.kill(self.pid, signal.SIGKILL)
@@ -80,12 +88,13 @@ class SyncChild:
             while self._outbox:
                 del self._outbox[: self.socket.send(self._outbox[: 1 << 18])]
         except OSError:
-            pass  # full, or gone: then its end is heard
+            pass  # the socket is full; or the child is dead, which serve() will notice
 
 
 def _sync_and_leave(agent: int, order: wire.Sync, mark: str, link: socket.socket, ticks: mmap.mmap) -> None:
     try:
-        part_from(agent)
+        leave_parent(agent)
+        leave_stream()
         _show_life(ticks)
         link.sendall(wire.encode(_sync(order, mark, link)))
     finally:
@@ -93,7 +102,7 @@ def _sync_and_leave(agent: int, order: wire.Sync, mark: str, link: socket.socket
 
 
 def _show_life(ticks: mmap.mmap) -> None:
-    """Python handles a signal when the system call under way has returned; one that waits for a dead disk does not."""
+    """Tick by a signal handler, which Python runs between system calls: during one that does not return, none runs."""
 
     def tick(*_: Any) -> None:
         ticks[0] = (ticks[0] + 1) % 256
@@ -103,15 +112,15 @@ def _show_life(ticks: mmap.mmap) -> None:
 
 
 def _sync(order: wire.Sync, mark: str, link: socket.socket) -> Any:
-    """The last answer."""
+    """Returns the last answer."""
     try:
         incoming = Incoming(order.workdir, order.data, mark)
         try:
-            incoming.expect(wanted := incoming.look())
-            _hand_over(wire.encode(wire.FilesNeeded(wanted)), incoming.usage, link)
-            if wanted:
-                _take_all(incoming, link)
-            return wire.Synced(*incoming.place())
+            incoming.expect(needed := incoming.compare())
+            _hand_over(wire.encode(wire.FilesNeeded(needed)), incoming.usage, link)
+            if needed:
+                _store_all(incoming, link)
+            return wire.Synced(*incoming.apply())
         finally:
             incoming.close()
     except SyncError as error:
@@ -121,23 +130,24 @@ def _sync(order: wire.Sync, mark: str, link: socket.socket) -> Any:
 
 
 def _hand_over(frame: bytes, usage: Optional[int], link: socket.socket) -> None:
+    """Send a frame, and with its first byte the descriptor."""
     assert usage is not None
     socket.send_fds(link, [frame[:1]], [usage])
     link.sendall(frame[1:])
 
 
-def _take_all(incoming: Incoming, link: socket.socket) -> None:
-    decoder, taken = wire.Decoder(), 0
+def _store_all(incoming: Incoming, link: socket.socket) -> None:
+    decoder, stored = wire.Decoder(), 0
     while data := link.recv(1 << 18):
         for message in decoder.feed(data):
             if isinstance(message, wire.SkipFile):
-                complete = incoming.leave(message.number)
+                complete = incoming.skip(message.number)
             else:
-                complete = incoming.take(message.number, message.last, message.data)
-                taken += len(message.data)
+                complete = incoming.store(message.number, message.last, message.data)
+                stored += len(message.data)
             if complete:
                 return
-        if taken >= ACKNOWLEDGE:
-            link.sendall(wire.encode(wire.BytesStored(taken)))
-            taken = 0
+        if stored >= ACKNOWLEDGE:
+            link.sendall(wire.encode(wire.BytesStored(stored)))
+            stored = 0
     raise SyncError("the agent ended while files were on their way")

@@ -1,4 +1,4 @@
-"""Which files of a tree a workdir holds already, by content, and whether the others have room there."""
+"""Which files of a manifest a workdir holds already, by content."""
 
 from __future__ import annotations
 
@@ -7,76 +7,77 @@ import stat
 import time
 from typing import Iterable, Optional
 
-from hostmesh.launcher.agent.sync.errors import Complaints
+from hostmesh.launcher.agent.sync.errors import explain_obstacle, explain_os_errors
 from hostmesh.launcher.agent.sync.manifest import READ, Entry, hash_file, to_bytes, to_text
 from hostmesh.launcher.agent.sync.safe_dirs import NotADirectory, SafeDirs
-from hostmesh.launcher.agent.sync.state import Record, Records, is_ours
-
-SECOND = 1_000_000_000
+from hostmesh.launcher.agent.sync.state import SECOND, Record, Records, is_ours
 
 
 class Comparison:
-    def __init__(self, beneath: SafeDirs, manifest: Records, complaints: Complaints) -> None:
-        self.beneath, self.manifest, self.complaints = beneath, manifest, complaints
+    """`known` are the records that earlier syncs left."""
 
-    def find_all(self, entries: Iterable[Entry]) -> Records:
-        """What is known of every file and link that is the wanted one already; folder by folder, each opened once."""
-        found: Records = {}
-        for entry in sorted(entries, key=lambda entry: entry.place):
-            with self.complaints.of("read", entry.path):
-                record = self._find(entry)
+    def __init__(self, workdir: str, dirs: SafeDirs, known: Records) -> None:
+        self.workdir, self.dirs, self.known = workdir, dirs, known
+
+    def find_unchanged(self, manifest: Iterable[Entry]) -> Records:
+        """A record of every file and link that is as the manifest wants it. It goes folder by folder, so that each is
+        opened once."""
+        unchanged: Records = {}
+        for entry in sorted(manifest, key=lambda entry: entry.folder_and_name):
+            with explain_os_errors(self.workdir, "read", entry.path):
+                record = self._compare(entry)
             if record is not None:
-                found[entry.path] = record
-        self.beneath.close()
-        return found
+                unchanged[entry.path] = record
+        self.dirs.close()
+        return unchanged
 
-    def _find(self, entry: Entry) -> Optional[Record]:
-        place, name = entry.place
+    def _compare(self, entry: Entry) -> Optional[Record]:
+        folder, name = entry.folder_and_name
         try:
-            folder = self.beneath.folder(place)
-            status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+            fd = self.dirs.open(folder)
+            status = os.stat(name, dir_fd=fd, follow_symlinks=False)
         except FileNotFoundError:
             return None
         except NotADirectory as obstacle:
-            if is_ours(to_text(obstacle.path), self.manifest):
+            if is_ours(to_text(obstacle.path), self.known):
                 return None
             raise
         if stat.S_ISDIR(status.st_mode):
-            self._check_will_go(entry.path)
+            self._check_all_is_ours(entry.path)
         elif stat.S_ISLNK(status.st_mode) and entry.target is not None:
-            return self._compare_link(entry, name, folder, status)
+            return self._compare_link(entry, name, fd, status)
         elif stat.S_ISREG(status.st_mode) and entry.target is None and status.st_size == entry.size:
-            return self._compare_file(entry, name, folder, status)
+            return self._compare_file(entry, name, fd, status)
         return None
 
     def _compare_link(self, entry: Entry, name: bytes, folder: int, status: os.stat_result) -> Optional[Record]:
         assert entry.target is not None
         if os.readlink(name, dir_fd=folder) != to_bytes(entry.target):
             return None
-        return Record.of(entry.digest, status, is_ours(entry.path, self.manifest))._replace(mode=entry.mode)
+        return Record.of(entry.digest, status, is_ours(entry.path, self.known))._replace(mode=entry.mode)
 
     def _compare_file(self, entry: Entry, name: bytes, folder: int, status: os.stat_result) -> Optional[Record]:
-        record = self.manifest.get(entry.path)
+        record = self.known.get(entry.path)
         if record is None or not record.fits(status):
-            record = examine(name, folder, is_ours(entry.path, self.manifest))
+            record = examine(name, folder, is_ours(entry.path, self.known))
         return record if record is not None and record.digest == entry.digest else None
 
-    def _check_will_go(self, path: str) -> None:
-        """A folder stands where the tree has a file: all in it must be what this sync will delete."""
-        with os.scandir(self.beneath.folder(to_bytes(path))) as items:
+    def _check_all_is_ours(self, path: str) -> None:
+        """Where the manifest has a file and the host a folder, this sync must be able to delete all of the folder."""
+        with os.scandir(self.dirs.open(to_bytes(path))) as items:
             content = [(to_text(os.fsencode(item.name)), item.is_dir(follow_symlinks=False)) for item in items]
         if not content:
-            raise self.complaints.in_the_way(path, "an empty folder", "a file")
+            raise explain_obstacle(self.workdir, path, "an empty folder", "a file")
         for name, is_folder in content:
             below = f"{path}/{name}"
             if is_folder:
-                self._check_will_go(below)
-            elif not is_ours(below, self.manifest):
-                raise self.complaints.in_the_way(below, "a file that no sync wrote, in a folder", "a file")
+                self._check_all_is_ours(below)
+            elif not is_ours(below, self.known):
+                raise explain_obstacle(self.workdir, below, "a file that no sync wrote, in a folder", "a file")
 
 
 def examine(name: bytes, folder: int, ours: bool) -> Optional[Record]:
-    """Read a file; None if it cannot be opened, so that it is replaced."""
+    """A record of a file by its content; None if it cannot be opened, so that it is replaced."""
     began = time.time_ns()
     try:
         fd = os.open(name, READ, dir_fd=folder)
@@ -87,6 +88,7 @@ def examine(name: bytes, folder: int, ours: bool) -> Optional[Record]:
         record = Record.of(hash_file(fd, status.st_size), status, ours)
     finally:
         os.close(fd)
-    # Clocks of file systems tick slowly: what changed a moment ago may change again and look the same.
-    fresh = began - max(status.st_mtime_ns, status.st_ctime_ns) < SECOND
-    return record._replace(ctime_ns=0) if fresh else record
+    # Clocks of file systems tick slowly: a file that changed a moment ago may change again within the same tick. With
+    # this change time, which no file has, the record fits nothing, and the next sync reads the file again.
+    is_fresh = began - max(status.st_mtime_ns, status.st_ctime_ns) < SECOND
+    return record._replace(ctime_ns=0) if is_fresh else record

@@ -14,28 +14,25 @@ from hostmesh.launcher.agent.sync.safe_dirs import NotADirectory
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
-class Complaints:
-    def __init__(self, workdir: str) -> None:
-        self.workdir = workdir
+@contextmanager
+def explain_os_errors(workdir: str, act: str, path: str = "") -> Iterator[None]:
+    """An OSError inside becomes a SyncError: `cannot write /work/train.py: …` for the act `write` on train.py."""
+    try:
+        yield
+    except NotADirectory as obstacle:
+        raise explain_obstacle(workdir, to_text(obstacle.path), "a file or a link", "a folder") from None
+    except OSError as error:
+        where = show(os.path.join(workdir, path) if path else workdir)
+        raise SyncError(f"cannot {act} {where}: {error.strerror}{_suggest_fix(workdir, error)}") from None
 
-    @contextmanager
-    def of(self, act: str, path: str = "") -> Iterator[None]:
-        """System errors while we read, write or delete `path` become a SyncError that names it."""
-        try:
-            yield
-        except NotADirectory as obstacle:
-            raise self.in_the_way(to_text(obstacle.path), "a file or a link", "a folder") from None
-        except OSError as error:
-            where = show(os.path.join(self.workdir, path) if path else self.workdir)
-            raise SyncError(f"cannot {act} {where}: {error.strerror}{self._say_how_to_mend(error)}") from None
 
-    def in_the_way(self, path: str, found: str, wanted: str) -> SyncError:
-        where = f"{show(path)} in {show(self.workdir)}"
-        return SyncError(f"{where} is {found} where the code has {wanted}; move it away on this host")
+def explain_obstacle(workdir: str, path: str, found: str, wanted: str) -> SyncError:
+    where = f"{show(path)} in {show(workdir)}"
+    return SyncError(f"{where} is {found} where the code has {wanted}; move it away on this host")
 
-    def _say_how_to_mend(self, error: OSError) -> str:
-        if error.errno not in FULL:
-            return "; choose a workdir where this user may write"
-        room = measure_disk(self.workdir)
-        free = room.f_bavail * room.f_frsize
-        return f" ({free:,} bytes are free); make room there or choose another workdir"
+
+def _suggest_fix(workdir: str, error: OSError) -> str:
+    if error.errno not in FULL:
+        return "; choose a workdir where this user may write"
+    _, free = measure_disk(workdir)
+    return f" ({free:,} bytes are free); make room there or choose another workdir"

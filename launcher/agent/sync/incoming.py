@@ -1,4 +1,4 @@
-"""The host's end of code sync: make a workdir hold the launcher's tree, and touch nothing else."""
+"""One sync on a host, step by step: make a workdir hold the launcher's tree, and touch nothing else."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import time
 import zlib
 from typing import Dict, List, Optional, Set, Tuple
 
-from hostmesh.launcher.agent.sync.apply import Place
+from hostmesh.launcher.agent.sync.apply import Update
 from hostmesh.launcher.agent.sync.compare import Comparison
-from hostmesh.launcher.agent.sync.errors import Complaints
+from hostmesh.launcher.agent.sync.errors import explain_os_errors
 from hostmesh.launcher.agent.sync.manifest import (
     STATE_FOLDER,
     Entry,
     SyncError,
-    hash_listing,
+    hash_manifest,
     new_hash,
     show,
-    unpack_entries,
+    unpack_manifest,
 )
 from hostmesh.launcher.agent.sync.safe_dirs import SafeDirs
 from hostmesh.launcher.agent.sync.state import NEW_FILE, SyncState
@@ -26,87 +26,87 @@ from hostmesh.launcher.agent.sync.users import User, Users, wait_for
 __all__ = ["Incoming", "SyncError"]
 
 LOCK_TIMEOUT = 60.0
-LOOK_AGAIN = 0.1
+ASK_USERS_EVERY = 0.1
 MAX_NAMED = 3
 
 
 class Incoming:
-    """One sync: look (perhaps in a child), expect what is wanted, take every piece of it, place; close at any time.
+    """The steps are compare, expect, store for every chunk of every needed file (or skip), apply. Close may come at any
+    time. A forked child may compare or apply for its parent.
 
-    `mark` is the agent's. With it look() registers the run as a user of the workdir, and `usage` is the descriptor that
-    the agent must keep for as long as the code is in use.
+    `mark` is the agent's. With it compare() registers the run as a user of the workdir, and `usage` is the descriptor
+    that the agent must keep for as long as the code is in use.
     """
 
     def __init__(self, workdir: str, data: bytes, mark: Optional[str] = None) -> None:
         self.usage: Optional[int] = None
-        self._me = User.of(mark, hash_listing(data)) if mark else None
+        self._me = User.of(mark, hash_manifest(data)) if mark else None
         self.workdir = os.path.abspath(os.path.expanduser(workdir))
-        self._entries = unpack_entries(data)
-        self._wanted: Optional[Set[int]] = None
-        self._left: Set[int] = set()
+        self._manifest = unpack_manifest(data)
+        self._needed: Optional[Set[int]] = None  # by their numbers in the manifest; None until the lock is held
+        self._skipped: Set[int] = set()
         self._arrivals: Dict[int, Arrival] = {}
         self._closed = False
-        self._complaints = Complaints(self.workdir)
-        with self._complaints.of("use"):
+        with explain_os_errors(self.workdir, "use"):
             self._top = open_top(self.workdir)
-        with self._complaints.of("use", STATE_FOLDER):
+        with explain_os_errors(self.workdir, "use", STATE_FOLDER):
             self._state = SyncState(self._top)
 
-    def look(self) -> List[int]:
-        """Wait for the lock, compare what is there by content, say which files must be sent."""
-        with self._complaints.of("use", STATE_FOLDER):
+    def compare(self) -> List[int]:
+        """Wait for the lock, compare what is there by content; the numbers of the files that must be sent."""
+        with explain_os_errors(self.workdir, "use", STATE_FOLDER):
             self._lock()
             if self._me is not None:
                 self.usage = self._register(self._me)
             self._state.clear()
-            look = Comparison(SafeDirs(self._top), self._state.read_manifest(), self._complaints)
-        found = look.find_all(self._entries)
-        with self._complaints.of("use", STATE_FOLDER):
-            self._state.write_found(found)
-        numbered = enumerate(self._entries)
-        return [number for number, entry in numbered if entry.kind == "file" and entry.path not in found]
+            comparison = Comparison(self.workdir, SafeDirs(self._top), self._state.read_records())
+        unchanged = comparison.find_unchanged(self._manifest)
+        with explain_os_errors(self.workdir, "use", STATE_FOLDER):
+            self._state.write_unchanged(unchanged)
+        numbered = enumerate(self._manifest)
+        return [number for number, entry in numbered if entry.kind == "file" and entry.path not in unchanged]
 
-    def expect(self, wanted: List[int]) -> None:
-        """What look() answered, and with it the lock. When nothing is wanted, place() is next."""
-        self._wanted = set(wanted)
+    def expect(self, needed: List[int]) -> None:
+        """`needed` is what compare() returned; from now on the lock counts as held. If it is empty, apply() is next."""
+        self._needed = set(needed)
 
-    def take(self, number: int, last: bool, data: bytes) -> bool:
-        """The next piece of a wanted file; True when all of them have arrived."""
+    def store(self, number: int, last: bool, data: bytes) -> bool:
+        """The next chunk of a needed file; True when all of them have arrived."""
         try:
-            self._check_is_wanted(number)
-            with self._complaints.of("write", self._entries[number].path):
-                self._store(number, last, data)
+            self._check_is_needed(number)
+            with explain_os_errors(self.workdir, "write", self._manifest[number].path):
+                self._write_chunk(number, last, data)
         except SyncError:
             self.close()
             raise
-        return not self._wanted
+        return not self._needed
 
-    def leave(self, number: int) -> bool:
-        """Do without a wanted file, as if it had not been listed; True when all others have arrived."""
-        self._check_is_wanted(number)
-        assert self._wanted is not None
-        self._wanted.remove(number)
-        self._left.add(number)
+    def skip(self, number: int) -> bool:
+        """Do without a needed file, as if the manifest did not have it; True when all others have arrived."""
+        self._check_is_needed(number)
+        assert self._needed is not None
+        self._needed.remove(number)
+        self._skipped.add(number)
         if number in self._arrivals:
-            os.close(self._arrivals.pop(number).fd)  # what is there of it goes with close()
-        return not self._wanted
+            os.close(self._arrivals.pop(number).fd)  # close() removes what has arrived of it
+        return not self._needed
 
-    def place(self) -> Tuple[int, int]:
-        """Put what arrived in place and delete what is no longer in the tree; how many were written and deleted.
+    def apply(self) -> Tuple[int, int]:
+        """Install what arrived and delete what is no longer in the tree; how many were written and deleted.
 
-        May be done in a child, since thousands of files take seconds on a busy disk; close() is next in any case.
+        close() is next, whatever happens.
         """
-        if self._wanted is None or self._wanted:
+        if self._needed is None or self._needed:
             raise SyncError("the sync was to end before all files had arrived")
-        numbered = {number: entry for number, entry in enumerate(self._entries) if number not in self._left}
-        return Place(SafeDirs(self._top), self._state, numbered, self._complaints).place_all()
+        manifest = {number: entry for number, entry in enumerate(self._manifest) if number not in self._skipped}
+        return Update(self.workdir, SafeDirs(self._top), self._state, manifest).apply()
 
     def close(self) -> None:
-        """Drop what arrived and is not in place, release the lock; a second time does nothing."""
+        """Remove what arrived and was not installed, release the lock; a second call does nothing."""
         if self._closed:
             return
         self._closed = True
-        has_lock, self._wanted = self._wanted is not None, None
+        has_lock, self._needed = self._needed is not None, None
         for arrival in self._arrivals.values():
             os.close(arrival.fd)
         try:
@@ -117,8 +117,8 @@ class Incoming:
         self._state.close()
         os.close(self._top)
 
-    def _check_is_wanted(self, number: int) -> None:
-        if self._wanted is None or number not in self._wanted:
+    def _check_is_needed(self, number: int) -> None:
+        if self._needed is None or number not in self._needed:
             raise SyncError(f"a piece of file number {number} came, which was not asked for")
 
     def _lock(self) -> None:
@@ -129,7 +129,7 @@ class Incoming:
             )
 
     def _register(self, me: User) -> int:
-        """Under the lock, so that nobody syncs in between; refuses before anything is written or deleted."""
+        """The caller holds the lock, so that nobody syncs meanwhile. Refuses before anything is written or deleted."""
         users, deadline = Users(self._state.folder), None
         try:
             while others := users.find_others(me):
@@ -138,7 +138,7 @@ class Incoming:
                 if now > deadline:
                     raise self._refuse(others)
                 self._state.unlock()  # other hosts of those runs may wait for it
-                time.sleep(LOOK_AGAIN)
+                time.sleep(ASK_USERS_EVERY)
                 self._lock()
             return users.add(me)
         finally:
@@ -152,30 +152,30 @@ class Incoming:
         )
 
     def _name_differences(self) -> str:
-        """What is in place beside what would be: ` (train.py, model.py and 3 more files differ)`."""
-        there = {path: record.digest for path, record in self._state.read_manifest().items()}
-        here = {entry.path: entry.digest for entry in self._entries}
-        names = sorted(path for path in {*there, *here} if there.get(path) != here.get(path))
+        """Which files this sync would change: ` (train.py, model.py and 3 more differ)`."""
+        installed = {path: record.digest for path, record in self._state.read_records().items()}
+        wanted = {entry.path: entry.digest for entry in self._manifest}
+        names = sorted(path for path in {*installed, *wanted} if installed.get(path) != wanted.get(path))
         if not names:
             return ""
         more = len(names) - MAX_NAMED
         shown = ", ".join(map(show, names[:MAX_NAMED]))
         return f" ({shown}{f' and {more} more' if more > 0 else ''} {'differs' if len(names) == 1 else 'differ'})"
 
-    def _store(self, number: int, last: bool, piece: bytes) -> None:
-        assert self._wanted is not None
+    def _write_chunk(self, number: int, last: bool, chunk: bytes) -> None:
+        assert self._needed is not None
         if number not in self._arrivals:
-            self._arrivals[number] = Arrival(self._entries[number], b"%d" % number, self._state.staging)
+            self._arrivals[number] = Arrival(self._manifest[number], b"%d" % number, self._state.staging)
         arrival = self._arrivals[number]
-        arrival.write(piece)
+        arrival.write(chunk)
         if last:
             arrival.end()
             os.close(self._arrivals.pop(number).fd)
-            self._wanted.remove(number)
+            self._needed.remove(number)
 
 
 class Arrival:
-    """A file on its way into the staging folder."""
+    """A file of which chunks are arriving in the staging folder."""
 
     def __init__(self, entry: Entry, name: bytes, staging: int) -> None:
         self.entry = entry
@@ -183,10 +183,10 @@ class Arrival:
         self.hash = new_hash()
         self.fd = os.open(name, NEW_FILE, 0o600, dir_fd=staging)
 
-    def write(self, piece: bytes) -> None:
-        raw = unpack_piece(piece, self.left + 1)
+    def write(self, chunk: bytes) -> None:
+        raw = decompress(chunk, self.left + 1)
         if len(raw) > self.left:
-            self._complain()
+            raise self._explain_difference()
         self.left -= len(raw)
         self.hash.update(raw)
         view = memoryview(raw)
@@ -195,22 +195,22 @@ class Arrival:
 
     def end(self) -> None:
         if self.hash.hexdigest() != self.entry.digest:
-            self._complain()
+            raise self._explain_difference()
         os.fchmod(self.fd, self.entry.mode)
 
-    def _complain(self) -> None:
-        raise SyncError(f"{show(self.entry.path)} arrived with other content than was listed; start again")
+    def _explain_difference(self) -> SyncError:
+        return SyncError(f"{show(self.entry.path)} arrived with other content than was listed; start again")
 
 
-def unpack_piece(piece: bytes, most: int) -> bytes:
+def decompress(chunk: bytes, most: int) -> bytes:
     try:
-        return zlib.decompressobj().decompress(piece, most)
+        return zlib.decompressobj().decompress(chunk, most)
     except zlib.error as error:
         raise SyncError(f"a piece of a file arrived damaged ({error}); start again") from None
 
 
 def open_top(workdir: str) -> int:
-    """The workdir itself, and what is above it, may well be links."""
+    """A descriptor of the workdir, which is made if it is missing. It and the folders above it may be links."""
     try:
         os.makedirs(workdir, 0o755)
     except FileExistsError:

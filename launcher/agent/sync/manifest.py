@@ -1,4 +1,4 @@
-"""What a tree of code holds, as the launcher lists it and as a host believes it: nothing that leads out of the tree."""
+"""The manifest of a tree of code: its files and links, as the launcher lists them and a host accepts them."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import zlib
 from typing import Any, Iterable, List, NamedTuple, Optional, Set, Tuple
 
 STATE_FOLDER = ".hostmesh"
-# Of a hash, in bytes: no two files meet by chance, and 2,000 of them are 40 kB on the wire.
+# In bytes. So long a digest is not shared by two files by chance, and 2,000 of them are 40 kB on the wire.
 DIGEST_SIZE = 20
 LINK_MODE = 0o777
-# A file that has become a link or a pipe meanwhile is not followed, and not waited for.
+# Opening must neither follow nor wait, should a file have become a link or a pipe meanwhile.
 READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
 CHUNK = 1 << 20
 
@@ -21,7 +21,7 @@ class SyncError(Exception):
 
 
 class Entry(NamedTuple):
-    """One file or link. `path` has UTF-8 with surrogate escapes, so it stands for any bytes a name may have."""
+    """One file or link. `path` is UTF-8 with surrogate escapes, so it can stand for any bytes of a name."""
 
     path: str
     kind: str
@@ -31,12 +31,12 @@ class Entry(NamedTuple):
     target: Optional[str] = None
 
     @property
-    def place(self) -> Tuple[bytes, bytes]:
+    def folder_and_name(self) -> Tuple[bytes, bytes]:
         return split_path(self.path)
 
 
 def new_hash() -> Any:
-    import hashlib  # takes milliseconds, which an agent that syncs nothing need not spend
+    import hashlib  # takes milliseconds, so an agent that syncs nothing does not import it
 
     return hashlib.blake2b(digest_size=DIGEST_SIZE)
 
@@ -48,7 +48,8 @@ def hash_bytes(data: bytes) -> str:
 
 
 def hash_file(fd: int, size: int) -> str:
-    """Of a file that is longer by now only what shows that it is: somebody may write to it without end."""
+    """Reads little more than `size` bytes, which suffice to give a longer file another digest: somebody may write to it
+    without end."""
     content = new_hash()
     while size >= 0 and (data := os.read(fd, CHUNK)):
         content.update(data)
@@ -65,18 +66,18 @@ def to_text(path: bytes) -> str:
 
 
 def split_path(path: str) -> Tuple[bytes, bytes]:
-    """The folder and the name in it, as the system wants them under any locale."""
+    """The folder and the name in it, as bytes, which do not depend on the locale."""
     folder, _, name = to_bytes(path).rpartition(b"/")
     return folder, name
 
 
 def show(path: str) -> str:
-    """A name in a message: as it is, unless it would break the line or the terminal."""
+    """A path for a message; escaped if it would break the line or the terminal."""
     return path if path.isprintable() else ascii(path)
 
 
 def leads_out(path: str, target: str) -> bool:
-    """Whether the words of a link at `path` point to somewhere outside the tree."""
+    """Whether the text of a link at `path` points to somewhere outside the tree."""
     above = path.split("/")[:-1]
     for part in target.split("/"):
         if part == "..":
@@ -88,33 +89,33 @@ def leads_out(path: str, target: str) -> bool:
     return target.startswith("/")
 
 
-def pack_entries(entries: Tuple[Entry, ...]) -> bytes:
-    return zlib.compress(json.dumps(entries).encode(), 1)
+def pack_manifest(manifest: Tuple[Entry, ...]) -> bytes:
+    return zlib.compress(json.dumps(manifest).encode(), 1)
 
 
-def hash_listing(data: bytes) -> str:
-    """Of what pack_entries made: the launcher's own hash of the tree."""
+def hash_manifest(data: bytes) -> str:
+    """Of a packed manifest: the same hash that the launcher has for its tree."""
     try:
         return hash_bytes(zlib.decompress(data))
     except zlib.error:
-        return ""  # unpack_entries says why
+        return ""  # unpack_manifest says why
 
 
-def unpack_entries(data: bytes) -> List[Entry]:
-    """Refuses whatever the launcher would never send, so that no list can make a host write outside its folder."""
+def unpack_manifest(data: bytes) -> List[Entry]:
+    """Refuses whatever the launcher would never send, so that no manifest can make a host write outside its folder."""
     try:
-        entries = [Entry(*fields) for fields in json.loads(zlib.decompress(data))]
+        manifest = [Entry(*fields) for fields in json.loads(zlib.decompress(data))]
     except (zlib.error, ValueError, TypeError) as error:
         raise SyncError(f"the list of files cannot be read: {error}") from None
-    for entry in entries:
+    for entry in manifest:
         if not _is_sound(entry):
             raise SyncError(f"the list of files holds {ascii(tuple(entry))}, which has no place below a folder")
-    _check_no_overlap(entries)
-    return entries
+    _check_no_overlap(manifest)
+    return manifest
 
 
 def is_safe(path: Any) -> bool:
-    """A relative path that stays below its folder by its words alone, and out of what sync itself keeps there."""
+    """True for a relative path that by its text alone stays below its folder, and outside sync's own state there."""
     if not isinstance(path, str) or "\0" in path or not _is_encodable(path):
         return False
     return not {"", ".", "..", STATE_FOLDER} & set(path.split("/"))
@@ -143,17 +144,17 @@ def _is_encodable(text: str) -> bool:
     return True
 
 
-def _check_no_overlap(entries: List[Entry]) -> None:
-    """No path twice, and none that is a file here and a folder there."""
-    paths = {entry.path for entry in entries}
-    if len(paths) < len(entries):
+def _check_no_overlap(manifest: List[Entry]) -> None:
+    """No path may come twice, or be a file in one entry and a folder in another."""
+    paths = {entry.path for entry in manifest}
+    if len(paths) < len(manifest):
         raise SyncError("the list of files names a path twice")
     for path in sorted(paths & folders_above(paths)):
         raise SyncError(f"the list of files has {show(path)} as a file and as a folder")
 
 
 def folders_above(paths: Iterable[str]) -> Set[str]:
-    """Every folder that some path lies in, however far above."""
+    """Every folder above any of the paths."""
     found: Set[str] = set()
     for path in paths:
         while (path := path.rpartition("/")[0]) and path not in found:

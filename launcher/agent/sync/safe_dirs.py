@@ -18,35 +18,36 @@ class NotADirectory(Exception):
 
 
 class SafeDirs:
-    """Keeps the folders of the last path open: whoever asks in order opens each folder once."""
+    """Keeps the folders of the last path open, so that paths in sorted order open each folder once."""
 
     def __init__(self, top: int) -> None:
         self._top = top
         self._open: List[Tuple[bytes, int]] = []
 
-    def folder(self, path: bytes, make: bool = False) -> int:
-        """A descriptor of the folder, good until the next call."""
+    def open(self, path: bytes, make: bool = False) -> int:
+        """A descriptor of the folder, valid until the next call."""
         names = path.split(b"/") if path else []
-        self._keep(self._count_shared(names))
+        self._close_below(self._count_shared(names))
         for name in names[len(self._open) :]:
             self._open.append((name, self._enter(name, make)))
         return self._deepest
 
     def close(self) -> None:
-        self._keep(0)
+        self._close_below(0)
 
     @property
     def _deepest(self) -> int:
         return self._open[-1][1] if self._open else self._top
 
     def _count_shared(self, names: List[bytes]) -> int:
+        """How many of the open folders are above `names`, too."""
         opened = [name for name, _ in self._open]
         while opened != names[: len(opened)]:
             opened.pop()
         return len(opened)
 
-    def _keep(self, count: int) -> None:
-        while len(self._open) > count:
+    def _close_below(self, depth: int) -> None:
+        while len(self._open) > depth:
             os.close(self._open.pop()[1])
 
     def _enter(self, name: bytes, make: bool) -> int:

@@ -12,15 +12,16 @@ from typing import Dict, List, NamedTuple, Optional
 from hostmesh.launcher.agent.sync.safe_dirs import FOLDER, make_folder
 
 USERS = b"users"
-# Seconds for a run that is ending to be gone.
+# Seconds that a run which is ending has to be gone.
 GRACE = 2.0
-# Seconds after which a run that registered here has been refused on another host and is gone, or goes on: it waits for
-# its other hosts' answers (10 s) before it ends.
+# Seconds after which a run that registered here is no longer starting. If another host refused it, it is gone by then:
+# it waits up to 10 s for its other hosts' answers before it ends.
 STARTING = 20.0
 
 
 class User(NamedTuple):
-    """An agent: of which run, on the run's which host, with which code; on which machine, for whom, since when."""
+    """An agent that uses a workdir: its run and its host in the run, the hash of its code, its machine, the person who
+    started it, and since when."""
 
     run: str
     host: str
@@ -44,7 +45,7 @@ def wait_for(other: User, me: User, now: float) -> float:
     """Seconds that `me` waits for `other` to go away.
 
     Two runs that start at once may each be first on some host. One of them must yield: the one with the larger id is
-    refused soon, and the other waits for that. A run that has been here for a while will not be refused any more.
+    refused soon, and the other waits for that. A run that is no longer starting will not yield.
     """
     if me.run > other.run:
         return GRACE
@@ -52,7 +53,7 @@ def wait_for(other: User, me: User, now: float) -> float:
 
 
 class Users:
-    """Only for who holds the sync lock."""
+    """The folder of these files; whoever uses it must hold the sync lock."""
 
     def __init__(self, state_folder: int) -> None:
         make_folder(USERS, state_folder)
@@ -62,9 +63,9 @@ class Users:
         os.close(self.folder)
 
     def find_others(self, me: User) -> List[User]:
-        """Of each other run with other code a live agent; what dead ones left is deleted.
+        """One live agent of each other run that has other code; the files of dead ones are deleted.
 
-        One agent speaks for its run: a thousand hosts that share a workdir must not open a thousand files each.
+        One agent of a run is enough: a thousand hosts that share a workdir must not open a thousand files each.
         """
         found: Dict[str, User] = {}
         for name in sorted(os.listdir(self.folder)):
@@ -74,7 +75,7 @@ class Users:
         return [user for user in found.values() if user.code != me.code]
 
     def add(self, me: User) -> int:
-        """A descriptor that holds the lock: the user lives as long as somebody has it."""
+        """Returns a descriptor that holds the file's lock; `me` counts as live as long as some process has it."""
         name = f"{me.run}.{me.host}"
         self._delete(name)
         fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644, dir_fd=self.folder)
@@ -84,7 +85,7 @@ class Users:
 
     def _read_live(self, name: str) -> Optional[User]:
         try:
-            # Not for writing: it may be another person's file. On NFS a shared lock wants a file open for reading.
+            # Only for reading, since it may be another person's file; on NFS that suffices for a shared lock.
             fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=self.folder)
         except OSError:
             return None
@@ -105,7 +106,7 @@ class Users:
 
 
 def parse(data: bytes, name: str) -> User:
-    """Of a file that cannot be understood only its name is known, and that somebody holds it."""
+    """A file that cannot be understood still tells by its name and its lock that some run uses the workdir."""
     try:
         user = User(*json.loads(data))
         float(user.since)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import json
 import os
 import socket
@@ -9,17 +10,22 @@ from typing import Any, Dict, List, Optional
 
 from hostmesh.launcher.agent.spawn import explain_start, read_exec_error, spawn
 
-# For the command that `ps` is to show of a worker: it can only be written over the nursery's own, and no further.
+# A worker writes its own command over the nursery's, for `ps` to show, and cannot write beyond its end. So the
+# nursery's is made longer by so many spaces.
 ROOM = 2000
 
 
-class Nursery:
-    """`state` goes from importing to ready, and perhaps to failed."""
+class NurseryState(enum.Enum):
+    IMPORTING = "it imports jax and the preloaded modules"
+    READY = "it forks workers"
+    FAILED = "it ended, or could not import something"
 
+
+class Nursery:
     def __init__(
         self, python: str, start: str, env: Dict[str, str], folder: Optional[str], output: str, preload: List[str]
     ) -> None:
-        self.state = "importing"
+        self.state = NurseryState.IMPORTING
         self.channel, other = socket.socketpair()
         self._buffer = b""
         self._program, self._env = python, env
@@ -45,11 +51,11 @@ class Nursery:
         return [json.loads(line) for line in lines]
 
     def fail(self) -> None:
-        self.state = "failed"
+        self.state = NurseryState.FAILED
         self.channel.close()
 
     def explain_end(self, code: int) -> str:
-        """For one that is dead."""
+        """Only once it is dead: whether its program was executed is known then."""
         error = read_exec_error(self._exec_report)
         if error is not None:
             return f"{self._program} cannot be started: {explain_start(error, self._env)}"

@@ -1,4 +1,4 @@
-"""Folders of agents that nobody could clean up after, as when their host lost its power: removed by the next agent."""
+"""Folders of agents whose host lost its power, so that nobody could clean up: the next agent removes them."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ import stat
 import time
 from typing import List
 
+from hostmesh.launcher.agent.fresh_child import leave_parent
 from hostmesh.launcher.agent.guardian import LOCK, remove
-from hostmesh.launcher.agent.linux import die_with_parent
 from hostmesh.launcher.agent.process_tree import find_all
 
-PREFIX = "hostmesh-"  # and then an agent's mark: `hostmesh-1116-k7m2xq.3`, as agent/unpack.py has it
-# An agent locks its folder a moment after it has made it.
-YOUNGEST = 60.0
-# Without a lock only its age tells.
-YOUNGEST_WITHOUT_LOCK = 7 * 24 * 3600.0
-MAX_LOOKED_AT = 10_000
+PREFIX = "hostmesh-"  # followed by an agent's mark, `hostmesh-1116-k7m2xq.3`; agent/unpack.py makes the name
+# A younger folder may be one that its agent has just made and not locked yet.
+MIN_AGE = 60.0
+# A folder without a lock is stale when it is old.
+MIN_AGE_WITHOUT_LOCK = 7 * 24 * 3600.0
+MAX_EXAMINED = 10_000
 MAX_REMOVED = 100
 
 
-def sweep_aside(own: str) -> None:
-    """For the guardian, who has nothing else to do; in a child, since a disk may hang, and only if there is work."""
+def remove_stale_folders(own: str) -> None:
+    """Remove them in a forked child, because a disk may hang; without one if there is nothing to remove."""
     try:
         found = [path for path in list_folders(own) if is_stale(path)][:MAX_REMOVED]
         if not found:
@@ -34,8 +34,7 @@ def sweep_aside(own: str) -> None:
     except OSError:
         return
     try:
-        die_with_parent(guardian)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        leave_parent(guardian, [signal.SIGTERM])
         for path in found:
             remove_stale(path)
     finally:
@@ -43,11 +42,11 @@ def sweep_aside(own: str) -> None:
 
 
 def list_folders(own: str) -> List[str]:
-    """What may be agents' folders beside one's own."""
+    """The folders beside `own` that have the name of an agent's folder."""
     found = []
     with os.scandir(os.path.dirname(own)) as entries:
         for number, entry in enumerate(entries):
-            if number >= MAX_LOOKED_AT:
+            if number >= MAX_EXAMINED:
                 break
             if entry.name.startswith(PREFIX) and entry.name.rpartition(".")[2].isdigit() and entry.path != own:
                 found.append(entry.path)
@@ -55,23 +54,23 @@ def list_folders(own: str) -> List[str]:
 
 
 def is_stale(path: str) -> bool:
-    """A folder of the same user, and no link, that no agent holds."""
+    """True for a folder (not a link) of this user that no agent holds."""
     try:
         status = os.lstat(path)
     except OSError:
         return False
     age = time.time() - status.st_mtime
-    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or age < YOUNGEST:
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or age < MIN_AGE:
         return False
     return is_free(path, age)
 
 
 def is_free(path: str, age: float) -> bool:
-    """The kernel drops a lock with the last who held it, also on other machines that share the disk."""
+    """The kernel drops a lock when the last process that holds it ends, also for machines that share the disk."""
     try:
         lock = os.open(os.path.join(path, LOCK), os.O_WRONLY | os.O_NOFOLLOW)
     except FileNotFoundError:
-        return age > YOUNGEST_WITHOUT_LOCK
+        return age > MIN_AGE_WITHOUT_LOCK
     except OSError:
         return False
     try:

@@ -1,4 +1,4 @@
-"""What one program prints: a pipe that it cannot truncate, spooled to a file, read on in bounded chunks."""
+"""What one program prints: it writes to a pipe, the agent reads in bounded chunks and spools what must wait."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ class Output:
         return data
 
     def collect(self) -> None:
-        """Move what the pipe holds to the spool; after a bound the other programs get their turn."""
+        """Move what the pipe holds to the spool, up to a bound, so that other programs get their turn."""
         for _ in range(READS_AT_ONCE):
             if not (data := self._read_pipe(CHUNK)):
                 return
             self.add(data)
 
     def skim(self) -> None:
-        """For output of which only the last words may matter."""
+        """Read and drop: of this output only what `last` returns may matter."""
         for _ in range(READS_AT_ONCE):
             if not self.read():
                 return
@@ -66,17 +66,17 @@ class Output:
             self.dropped += len(rest)
 
     def last(self) -> bytes:
-        """What a verdict may quote: at most the last `TAIL_LENGTH` bytes."""
+        """The last bytes that were printed, at most `TAIL_LENGTH`; the launcher quotes them when the process failed."""
         self.collect()
         return self._last
 
     @property
     def is_sent(self) -> bool:
-        """All that was taken from the pipe has been read."""
+        """`read` has returned all that was taken from the pipe."""
         return self._sent == self._size
 
     def close(self) -> None:
-        """Nothing more is taken from the pipe, whoever still writes to it."""
+        """Read no more from the pipe, whoever still writes to it."""
         if self._pipe >= 0:
             os.close(self._pipe)
         self._pipe = -1
@@ -98,7 +98,7 @@ class Output:
         data = os.pread(self._spool, min(most, CHUNK), self._sent)
         self._sent += len(data)
         if self._sent - self._forgotten > FORGET_EVERY:
-            # A chatty program must not fill the host's disk with what the launcher has already.
+            # A program that prints much must not fill the host's disk with what the launcher has already.
             self._forgotten = self._sent
             forget_beginning(self._spool, self._sent - KEEP_SENT)
         return data

@@ -13,18 +13,20 @@ from typing import Callable, Iterable, Set, Tuple
 from hostmesh.launcher.agent.files import read_if_there, remove_file
 
 FOLDER = "/dev/shm"
-NOTES = "segments"  # in an agent's folder, so that whoever removes it finds them: a JSON line for each
-# What Python's multiprocessing makes is known to a process of its own, which removes it (see agent/hunt.py); there may
-# be hundreds of these a second.
+# A file in an agent's folder, with a JSON line for each segment; whoever removes the folder removes the segments first.
+NOTES = "segments"
+# Names of what Python's multiprocessing makes, perhaps hundreds a second. A process of its own removes these; see
+# CLEANERS in agent/process_tree.py.
 TRACKED = ("psm_", "sem.mp-", "sem.loky-")
 # "7f12a000-7f12b000 rw-s 00000000 00:1a 4242                    /dev/shm/name"
 _MAPPED = re.compile(rb"^\S+ \S+ \S+ \S+ (\d+) +/dev/shm/[^/\n]+$", re.MULTILINE)
 
-Segment = Tuple[int, str]  # inode and name: a name may be used again by somebody else
+# A segment of shared memory by its inode and name; the name alone may be used again by somebody else.
+Segment = Tuple[int, str]
 
 
-class Segments:
-    """What is there when this is made is somebody else's, for ever."""
+class SharedMemory:
+    """The segments that an agent's processes hold. Those that exist when this is made are somebody else's for ever."""
 
     def __init__(self, folder: str) -> None:
         self._notes = os.path.join(folder, NOTES)
@@ -32,8 +34,9 @@ class Segments:
         self._noted: Set[Segment] = set()
         self._seen: Set[Segment] = set()
 
-    def look(self, find_pids: Callable[[], Iterable[int]]) -> None:
-        """From time to time: who dies suddenly can no longer be asked. Only for segments that are new."""
+    def note_new(self, find_pids: Callable[[], Iterable[int]]) -> None:
+        """Note who holds segments that have appeared since the last call. This is done from time to time, because a
+        process that dies suddenly can no longer be asked what it held."""
         new = {each for each in self._unknown() - self._seen if not each[1].startswith(TRACKED)}
         self._seen |= new
         if new:
@@ -44,7 +47,7 @@ class Segments:
         return bool(self._unknown())
 
     def note_held(self, pids: Set[int]) -> None:
-        """By processes that are about to be killed. They are stopped, so that they make no more."""
+        """Note what processes hold that are about to be killed. They are stopped first, so that they make no more."""
         if not self.any_new:
             return
         for pid in pids:
@@ -55,7 +58,7 @@ class Segments:
         self._note(self._unknown(), pids)
 
     def forget(self) -> None:
-        """Processes that ended in order have removed what they did not mean to leave."""
+        """Drop the notes: processes that ended in order have removed what they did not mean to leave."""
         self._noted.clear()
         remove_file(self._notes)
 
@@ -70,7 +73,7 @@ class Segments:
             with open(self._notes, "a") as notes:
                 notes.writelines(json.dumps(each) + "\n" for each in sorted(found))
         except OSError:
-            pass  # a full disk: they stay
+            pass  # the disk is full: the segments stay
 
 
 def list_segments() -> Set[Segment]:
@@ -82,7 +85,7 @@ def list_segments() -> Set[Segment]:
 
 
 def list_held(pid: int) -> Set[int]:
-    """Inodes of what a process has mapped or open there."""
+    """Inodes of the segments that a process has mapped or open."""
     held = {int(inode) for inode in _MAPPED.findall(read_if_there(f"/proc/{pid}/maps"))}
     descriptors = f"/proc/{pid}/fd"
     try:
@@ -95,7 +98,8 @@ def list_held(pid: int) -> Set[int]:
 
 
 def remove_noted(folder: str) -> None:
-    """Once the processes of an agent are gone. Leaves what is no longer the same, and what anybody else still uses."""
+    """Remove the noted segments of an agent whose processes are gone; not those that were replaced by others of the
+    same name, and not those that anybody still uses."""
     for line in read_if_there(os.path.join(folder, NOTES)).decode("utf-8", "replace").splitlines():
         try:
             inode, name = json.loads(line)
@@ -107,16 +111,17 @@ def remove_noted(folder: str) -> None:
 
 
 def is_private(status: os.stat_result, inode: int) -> bool:
-    """As segments are; a file that somebody keeps there to read it again is as a rule for others to read, too."""
+    """Whether only its owner may read it, as it is with segments; a file that somebody keeps in the folder for later
+    is as a rule readable for others, too."""
     is_own = status.st_ino == inode and status.st_uid == os.geteuid()
     return is_own and stat.S_ISREG(status.st_mode) and not status.st_mode & 0o077
 
 
 def is_unused(path: str) -> bool:
-    """The kernel grants a lease for writing only to who is alone with a file, whoever else may look on this machine."""
+    """The kernel grants a lease for writing only while no other process of the machine has the file open."""
     fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGURG)  # who opens it now would else end this process by a signal
+        fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGURG)  # else the signal that tells of somebody opening it ends us
         fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
         return True
     except OSError:

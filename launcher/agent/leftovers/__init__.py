@@ -1,0 +1,1 @@
+"""What runs that were killed leave on a host: shared memory, and the folders of their agents."""

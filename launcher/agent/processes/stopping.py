@@ -1,0 +1,100 @@
+"""Stop all processes: collect their stacks, kill them, wait for their ends and their last output, say Bye."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+from hostmesh.launcher import wire
+from hostmesh.launcher.agent import process_tree
+from hostmesh.launcher.agent.leftovers.shared_memory import SharedMemory
+from hostmesh.launcher.agent.link import Link
+from hostmesh.launcher.agent.processes.forwarding import Forwarding
+from hostmesh.launcher.agent.processes.registry import Phase, Processes
+from hostmesh.launcher.agent.processes.starter import Starter
+from hostmesh.worker.identity import DUMP_SIGNAL, EXIT_PREEMPTED
+
+STACKS_TIMEOUT = 0.5
+KILL_TIMEOUT = 5.0
+# The processes themselves are given a moment to be gone: most leave nothing behind.
+KILL_REST_EVERY = 0.05
+
+
+class Stopping:
+    """Moves `processes.phase` from RUNNING to DONE, one step with each call of `go_on`."""
+
+    def __init__(
+        self,
+        link: Link,
+        processes: Processes,
+        starter: Starter,
+        forwarding: Forwarding,
+        shared_memory: SharedMemory,
+        guardian: int,
+    ) -> None:
+        self._link, self._processes, self._starter, self._forwarding = link, processes, starter, forwarding
+        self._shared_memory, self._guardian = shared_memory, guardian
+        self._mark = os.environ[process_tree.MARK]
+        self._began = self._killed_at = self._stacks_until = 0.0
+
+    def begin(self, stacks: bool) -> None:
+        self._began = time.monotonic()
+        self._processes.phase = Phase.COLLECTING_STACKS
+        if all(process.code in (0, EXIT_PREEMPTED) for process in self._processes):
+            self._shared_memory.forget()
+        self._starter.cancel_waiting()
+        self._processes.end_leaving()
+        self._processes.end_ordered(-signal.SIGKILL)
+        for process in self._processes:
+            if stacks and process.can_dump:
+                process.signal(DUMP_SIGNAL)
+        self._stacks_until = time.monotonic() + (STACKS_TIMEOUT if stacks else 0)
+        self._collect_stacks()
+
+    def go_on(self) -> None:
+        if self._processes.phase is Phase.COLLECTING_STACKS:
+            self._collect_stacks()
+        elif self._processes.phase is Phase.KILLING:
+            self._await_ends()
+
+    def _collect_stacks(self) -> None:
+        """Wait for the dumps that were asked for, send them, and kill."""
+        dumping = [process for process in self._processes if process.can_dump and process.is_alive]
+        # A list and no generator: every one of them must be looked at each time.
+        if time.monotonic() < self._stacks_until and not all([process.stacks_are_whole() for process in dumping]):
+            return
+        self._processes.phase = Phase.KILLING
+        if self._shared_memory.any_new:
+            self._kill_rest()  # kills these processes too, and notes first what they hold
+        for process in self._processes:
+            if data := process.read_stacks():
+                self._link.send(wire.Stacks(process.process_id, data))
+            process.signal(signal.SIGKILL)
+        self._killed_at = time.monotonic()
+
+    def _await_ends(self) -> None:
+        """Until everybody has ended and all is sent; or somebody does not end, and waiting longer would not help."""
+        now = time.monotonic()
+        if self._forwarding.all_is_sent:
+            self._say_bye()
+        elif now - self._began > KILL_TIMEOUT:
+            if any(process.is_alive for process in self._processes):
+                self._say_bye()
+            self._forwarding.close()
+        elif now - self._killed_at > KILL_REST_EVERY:
+            self._kill_rest()
+
+    def _kill_rest(self) -> None:
+        """What the processes left behind may print without end, and hold their output open."""
+        self._killed_at = time.monotonic()
+        spare = {self._guardian}
+        if self._starter.nursery_pid is not None:
+            spare.add(self._starter.nursery_pid)  # it tells of its workers' ends
+        process_tree.kill_once(self._mark, spare, self._shared_memory.note_held, self._began)
+
+    def _say_bye(self) -> None:
+        survivors = process_tree.kill_all(self._mark, {self._guardian}, self._shared_memory.note_held)
+        self._link.send(wire.Bye(survivors))
+        self._link.flush_all()
+        self._processes.phase = Phase.DONE
