@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import ipaddress
 import json
 import os
-import queue
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hostmesh.launcher import wire
 from hostmesh.launcher.bundle import pack_agent
 from hostmesh.launcher.cluster.model import BUILT_IN_JOB, Cluster, Job
 from hostmesh.launcher.environment import check_environment
@@ -24,20 +20,25 @@ from hostmesh.launcher.output.lines import LineCutter
 from hostmesh.launcher.output.redact import redact_json, redact_text
 from hostmesh.launcher.output.run_folder import new_run_id
 from hostmesh.launcher.plan import Plan, make_plan
-from hostmesh.launcher.preflight.host_reports import measure_offset
 from hostmesh.launcher.preflight.report import Finding, HostReports, judge
 from hostmesh.launcher.preflight.table import draw_table
 from hostmesh.launcher.supervisor.arrivals import redact_arrival
-from hostmesh.launcher.supervisor.channel import Channel, Ended, Heard, Stream, close_channels
-from hostmesh.launcher.supervisor.coordinator import Coordinator
-from hostmesh.launcher.supervisor.remedies import explain_no_agent, find_remedies
-from hostmesh.launcher.supervisor.startup import default_python, explain_refusal
-from hostmesh.launcher.transports import CLOSE_TIMEOUT, open_streams
+from hostmesh.launcher.supervisor.channel import Channel, Ended, Heard, close_channels
+from hostmesh.launcher.supervisor.host import HostState, Phase
+from hostmesh.launcher.supervisor.inbox import Inbox
+from hostmesh.launcher.supervisor.liveness import Liveness
+from hostmesh.launcher.supervisor.protocol import find_violation, is_ignored
+from hostmesh.launcher.supervisor.run_state import begin_state
+from hostmesh.launcher.supervisor.startup import Startup
+from hostmesh.launcher.transports import open_streams
+from hostmesh.launcher.transports.base import CLOSE_TIMEOUT, Stream
 
 # A Python on a slow disk may take a minute to answer.
 TIMEOUT = 120.0
 HELLO_TIMEOUT = 45.0
 NOTE_EVERY = 5.0
+TICK = 0.5
+UNFINISHED = (Phase.CONNECTING, Phase.GREETED, Phase.PREPARING)
 
 
 def check_hosts(cluster: Cluster, as_json: bool, runs: Path, timeout: float) -> int:
@@ -73,143 +74,93 @@ class Checker:
     """One thread owns this; channels only fill the inbox."""
 
     def __init__(
-        self, plan: Plan, streams: Sequence[Stream], package: bytes, hidden: Sequence[str], timeout: float
+        self,
+        plan: Plan,
+        streams: Sequence[Stream],
+        package: bytes,
+        hidden: Sequence[str],
+        timeout: float,
+        inbox: Inbox | None = None,
     ) -> None:
-        self._plan, cluster = plan, plan.cluster
-        self._hidden, self._timeout = hidden, timeout
-        self._hosts = [host.address for host in cluster.hosts]
-        self._inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._coordinator = Coordinator(plan)
-        self._facts: dict[int, dict[str, Any]] = {}
-        self._unreachable: dict[int, str] = {}
-        self._asked: dict[int, float] = {}
-        self._offsets: dict[int, tuple[float, float]] = {}
-        self._ports: dict[int, str | None] = {}
-        self._channels = [
-            Channel(number, stream, package, cluster.lease, self._inbox) for number, stream in enumerate(streams)
-        ]
+        self._plan, self._hidden, self._timeout = plan, hidden, timeout
+        self._inbox = inbox or Inbox()
+        self._state = begin_state(plan)
+        self.channels = {
+            number: Channel(number, stream, package, plan.cluster.lease, self._inbox)
+            for number, stream in enumerate(streams)
+        }
+        self._startup = Startup(plan, self._state, self.channels, self._inbox, thorough=True)
+        self._liveness = Liveness(self._state.hosts, self.channels, HELLO_TIMEOUT)
 
     def run(self) -> HostReports:
         """Every host answers, or cannot be reached, or has had its time."""
-        began = noted = time.monotonic()
-        while waiting := self._waiting():
-            now = time.monotonic()
+        began = noted = self._inbox.now()
+        while waiting := [host for host in self._state.hosts if host.phase in UNFINISHED]:
+            now = self._inbox.now()
             if now - noted > NOTE_EVERY:
                 noted = now
-                names = ", ".join(self._hosts[host] for host in waiting[:4])
+                names = ", ".join(host.name for host in waiting[:4])
                 print(f"launch: after {now - began:.0f} s waiting for {names} …", file=sys.stderr)
-            self._count_out(waiting, now - began)
-            self._take_in()
-        self._settle_ports()
-        return HostReports(
-            self._hosts,
-            self._facts,
-            unreachable=self._unreachable,
-            offsets=self._offsets,
-            ports=self._ports,
-            processes=self._processes(),
-            coordinator=self._coordinator.place[0] if self._coordinator.place else None,
-            syncs=self._plan.cluster.sync is not None,
-        )
+            if now - began > self._timeout:
+                for host in waiting:
+                    self._count_out(host, f"within {self._timeout:g} s; --timeout gives it longer")
+            else:
+                self._take_in()
+        return self._report()
 
     def close(self) -> None:
-        close_channels(dict.fromkeys(self._channels, CLOSE_TIMEOUT), 2 * CLOSE_TIMEOUT)
+        close_channels(dict.fromkeys(self.channels.values(), CLOSE_TIMEOUT), 2 * CLOSE_TIMEOUT)
 
-    def _waiting(self) -> list[int]:
-        return [host for host in range(len(self._hosts)) if host not in self._unreachable and not self._is_done(host)]
+    def _report(self) -> HostReports:
+        hosts, coordinator, cluster = self._state.hosts, self._startup.coordinator, self._plan.cluster
+        tried: dict[int, str | None] = {host.number: None for host in hosts if host.has_tried_port}
+        refused = {host.number: host.refusals[-1] for host in hosts if host.refusals}
+        return HostReports(
+            [host.name for host in hosts],
+            {host.number: host.facts or {} for host in hosts if host.facts is not None or host.refusals},
+            unreachable={host.number: host.problem for host in self._state.unreachable},
+            offsets={host.number: host.clock_offset for host in hosts if host.clock_offset is not None},
+            ports={**tried, **refused, **coordinator.problems()},
+            # For splitting devices evenly; none where the cluster file lists the devices of each process.
+            processes=[host.processes for host in cluster.hosts] if cluster.local_devices == "auto" else [],
+            coordinator=coordinator.place[0] if coordinator.place else None,
+            syncs=cluster.sync is not None,
+        )
 
-    def _is_done(self, host: int) -> bool:
-        return host in self._facts and (host in self._ports or not self._is_tried(host))
-
-    def _is_tried(self, host: int) -> bool:
-        """Nobody can try a port that the first host does not hold."""
-        return host > 0 and self._coordinator.needs_trial and 0 not in self._unreachable and 0 not in self._ports
-
-    def _count_out(self, waiting: Sequence[int], seconds: float) -> None:
-        """A transport that is still connecting has a limit of its own, but in the end everybody's time is over."""
-        for host in waiting:
-            if seconds > self._timeout:
-                self._give_up(host, f"within {self._timeout:g} s; --timeout gives it longer")
-            elif seconds > HELLO_TIMEOUT and self._channels[host].is_open and host not in self._asked:
-                said = redact_arrival(Ended(host, self._channels[host].said), self._hidden).text
-                why = f"has been silent for {HELLO_TIMEOUT:g} s"
-                self._lose(host, explain_no_agent(why, said, self._plan.cluster.agent_python))
-
-    def _give_up(self, host: int, limit: str) -> None:
-        if host in self._facts:
-            self._ports[host] = f"it has not tried the coordinator's port {limit}"
-        elif self._channels[host].is_open:
-            self._lose(host, f"it is connected, but has not finished looking around {limit}")
+    def _count_out(self, host: HostState, limit: str) -> None:
+        """In the end everybody's time is over, also that of a transport that is still connecting."""
+        if host.facts is not None:
+            self._startup.refuse(host, f"it has not tried the coordinator's port {limit}")
+        elif self.channels[host.number].is_open:
+            self._startup.give_up(host, f"it is connected, but has not finished looking around {limit}")
         else:
-            self._lose(host, f"not connected {limit}")
+            self._startup.give_up(host, f"not connected {limit}")
 
     def _take_in(self) -> None:
-        try:
-            entry = self._inbox.get(timeout=0.5)
-        except queue.Empty:
+        began = self._inbox.now()
+        entry = self._inbox.take(TICK)
+        for host, limit in self._liveness.count(self._inbox.now() - began):
+            said = redact_arrival(Ended(host.number, self.channels[host.number].said), self._hidden).text
+            self._startup.lose(host, f"has been silent for {limit:g} s", said)
+        match redact_arrival(entry, self._hidden):
+            case Ended() as end:
+                self._note_end(self._state.hosts[end.host], end)
+            case Heard(number, event):
+                self._note_event(self._state.hosts[number], event)
+                self.channels[number].handled(event)
+
+    def _note_end(self, host: HostState, end: Ended) -> None:
+        if host.is_gone:
             return
-        entry = redact_arrival(entry, self._hidden)
-        if isinstance(entry, Ended):
-            agent_python = self._plan.cluster.agent_python
-            self._lose(entry.host, entry.unreachable or explain_no_agent("lost its agent", entry.text, agent_python))
-        elif isinstance(entry, Heard):
-            self._note(entry.host, entry.event)
-            self._channels[entry.host].handled(entry.event)
-
-    def _lose(self, host: int, problem: str) -> None:
-        self._unreachable.setdefault(host, problem)
-
-    def _note(self, host: int, event: Any) -> None:
-        match event:
-            case wire.Hello():
-                self._greet(host, event)
-            case wire.Inspected():
-                self._offsets[host] = measure_offset(event.found["time"], self._asked[host], time.time())
-                self._facts[host] = event.found
-            case wire.Reserved():
-                self._coordinator.note_reserved(event.ports)
-                for other in self._asked.keys() - {0}:
-                    self._try_port(other)
-            case wire.Reached():
-                self._coordinator.note_reached(host, event.problems)
-                self._ports[host] = None
-            case wire.Refused():
-                problem = explain_refusal(event)
-                self._ports[host] = "\n".join([problem, *find_remedies(problem)])
-                self._facts.setdefault(host, {})
-
-    def _greet(self, host: int, hello: wire.Hello) -> None:
-        cluster, channel = self._plan.cluster, self._channels[host]
-        python = cluster.hosts[host].python or default_python(cluster.transport)
-        self._asked[host] = time.time()
-        channel.send(wire.Lease(cluster.lease))
-        channel.send(wire.Inspect(python, cluster.workdir, dict(self._plan.env), self._names(), thorough=True))
-        if host == 0 and self._coordinator.needs_trial:
-            channel.send(self._coordinator.reserve(hello.addresses))
+        if end.unreachable is not None:
+            self._startup.give_up(host, end.unreachable)
         else:
-            self._try_port(host)
+            self._startup.lose(host, "lost its agent", end.text)
 
-    def _try_port(self, host: int) -> None:
-        if (order := self._coordinator.reach()) is not None:
-            self._channels[host].send(order)
-
-    def _names(self) -> list[str]:
-        """What the hosts call each other, where that is not a number."""
-        inner = [host.internal_address for host in self._plan.cluster.hosts if host.internal_address]
-        return [name for name in inner if not is_number(name)]
-
-    def _processes(self) -> list[int]:
-        """For splitting devices evenly; none where the cluster file lists the devices of each process."""
-        cluster = self._plan.cluster
-        return [host.processes for host in cluster.hosts] if cluster.local_devices == "auto" else []
-
-    def _settle_ports(self) -> None:
-        self._ports |= self._coordinator.problems()
-
-
-def is_number(address: str) -> bool:
-    try:
-        ipaddress.ip_address(address)
-    except ValueError:
-        return False
-    return True
+    def _note_event(self, host: HostState, event: Any) -> None:
+        if is_ignored(host, event):
+            return
+        if (violation := find_violation(host, event, spawned=False)) is not None:
+            self._startup.lose(host, "broke the agent protocol", violation)
+        else:
+            self._startup.note_event(host, event)

@@ -47,14 +47,21 @@ def launch_plan(plan: Plan, runs: Path, as_json: bool, view: View, command: list
     from hostmesh.launcher.bundle import pack_agent, pack_code
     from hostmesh.launcher.output.events import EventLog
     from hostmesh.launcher.output.screen import Screen, use_colour
-    from hostmesh.launcher.supervisor.loop import Supervisor
+    from hostmesh.launcher.supervisor.loop import Shipment, Supervisor
+    from hostmesh.launcher.supervisor.records import Records
 
     out = sys.stderr if as_json else sys.stdout
     screen = Screen(out, use_colour(out, os.environ), sys.stderr, tuple(secrets.values()), *view)
     screen.shows_prompts = stdin.is_terminal and out.isatty()
     events = EventLog(run, sys.stdout if as_json else None, screen.note)
-    supervisor = Supervisor(plan, run, streams, pack_agent(), pack_code(), secrets, tree, screen, events)
-    supervisor.on_spawn = lambda: provenance.look(supervisor.preparation.found_python)
+    supervisor = Supervisor(
+        plan,
+        streams,
+        Shipment(agent=pack_agent(), code=pack_code(), tree=tree),
+        Records(run, screen, events, secrets),
+        secrets=secrets,
+        on_spawn=lambda: provenance.look(supervisor.found_python),
+    )
     for number in HANDLED:
         if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # as nohup leaves it
             signal.signal(number, lambda number, _: supervisor.interrupt(number))

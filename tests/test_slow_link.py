@@ -21,7 +21,8 @@ from hostmesh.launcher.output.events import EventLog
 from hostmesh.launcher.output.run_folder import Run
 from hostmesh.launcher.output.screen import Screen
 from hostmesh.launcher.plan import make_plan
-from hostmesh.launcher.supervisor.loop import Supervisor
+from hostmesh.launcher.supervisor.loop import Shipment, Supervisor
+from hostmesh.launcher.supervisor.records import Records
 from hostmesh.launcher.supervisor.verdict import Verdict
 from hostmesh.worker.identity import RUN_ID
 
@@ -48,7 +49,8 @@ class SlowRun:
         stream = SlowStream(None, {RUN_ID: run.id, MARK: f"{run.id}.0"})
         plan = make_plan(local_cluster(2), Job(command=command))
         self.events = EventLog(run)
-        self.supervisor = Supervisor(plan, run, [stream], pack_agent(), pack_code(), {}, None, screen, self.events)
+        records = Records(run, screen, self.events, {})
+        self.supervisor = Supervisor(plan, [stream], Shipment(pack_agent(), pack_code()), records, secrets={})
         self.thread = threading.Thread(target=self._run, daemon=True)
         self.thread.start()
 

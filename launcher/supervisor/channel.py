@@ -1,4 +1,4 @@
-"""The launcher's end of one agent's stream: two threads that turn bytes into inbox entries and commands into bytes."""
+"""The launcher's end of one agent's stream: three threads that write commands, read events and read errors."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from hostmesh.launcher import wire
 from hostmesh.launcher.agent.flow import FILES, Window
 from hostmesh.launcher.errors import Unreachable
-from hostmesh.launcher.transports import CLOSE_TIMEOUT
+from hostmesh.launcher.transports.base import CLOSE_TIMEOUT, Stream
 
 BEATS_PER_LEASE = 5
 UNHANDLED = 64
@@ -25,19 +25,6 @@ NOTHING = b""
 
 BULK = (wire.Output, wire.SetupOutput)
 BOUNDED = (*BULK, wire.Fact)
-
-
-class Stream(Protocol):
-    """What a transport gives: bytes both ways, and an end. `is_open` is False while it is still connecting."""
-
-    is_open: bool
-
-    def read(self) -> bytes:
-        """Raises Unreachable when there is no stream to be had."""
-
-    def read_errors(self) -> bytes: ...
-    def write(self, data: bytes) -> None: ...
-    def close(self, timeout: float = CLOSE_TIMEOUT) -> None: ...
 
 
 @dataclass(frozen=True)

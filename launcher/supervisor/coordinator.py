@@ -53,7 +53,7 @@ class Coordinator:
         if not self.is_settled:
             return None
         assert self._ports is not None
-        good = (at for at in self._ports.items() if not any(answers[at[0]] for answers in self._tried.values()))
+        good = (at for at in self._ports.items() if not any(self._tell(at[0], host) for host in self._tried))
         return next(good, None)
 
     def problems(self) -> dict[int, str]:
@@ -61,9 +61,13 @@ class Coordinator:
         if not self.is_settled or self.place is not None:
             return {}
         assert self._ports is not None
-        best = min(self._ports, key=lambda address: sum(bool(answers[address]) for answers in self._tried.values()))
+        best = min(self._ports, key=lambda address: sum(bool(self._tell(address, host)) for host in self._tried))
         return {
-            host: f"cannot reach the coordinator on {self._hosts[0]} at {best}:{self._ports[best]}: {answers[best]}"
-            for host, answers in sorted(self._tried.items())
-            if answers[best]
+            host: f"cannot reach the coordinator on {self._hosts[0]} at {best}:{self._ports[best]}: {problem}"
+            for host in sorted(self._tried)
+            if (problem := self._tell(best, host))
         }
+
+    def _tell(self, address: str, host: int) -> str | None:
+        """What went wrong between this host and this address."""
+        return self._tried[host].get(address, "it was not tried")

@@ -1,203 +1,155 @@
-"""From agents that said hello to hosts on which processes can start: code, setup, a look at each, the coordinator."""
+"""From agents that say hello to hosts on which processes can start, or, for a check, to hosts that were inspected."""
 
 from __future__ import annotations
 
-import os
 import sys
-import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from hostmesh.launcher import wire
-from hostmesh.launcher.accelerators import pick_gpus, split_devices
-from hostmesh.launcher.errors import UsageError
 from hostmesh.launcher.plan import Plan
 from hostmesh.launcher.supervisor.channel import Channel
 from hostmesh.launcher.supervisor.coordinator import Coordinator
+from hostmesh.launcher.supervisor.host import Answer, HostState, Phase, Silence
+from hostmesh.launcher.supervisor.inbox import Inbox
+from hostmesh.launcher.supervisor.run_state import RunState
 
 if TYPE_CHECKING:
-    from hostmesh.launcher.sync.sending import Sending
+    from hostmesh.launcher.supervisor.code_sender import CodeSender
     from hostmesh.launcher.sync.tree import Tree
 
-# Checks that mean nothing to a command that is no Python program.
-FOR_PYTHON = ("python", "jax", "jaxlib", "numpy")
 
+class Startup:
+    """Hears what agents answer and tells them what to do next.
 
-@dataclass
-class Readiness:
-    """How far the hosts are; the supervisor decides by it. `doing` is what is waited for on a host."""
+    A run does nothing on a host before all hosts have an agent, and judges them together when all are prepared. A
+    `thorough` start-up is that of a check: it inspects each host as soon as that has an agent, prepares none for
+    processes, and leaves the judgement to its caller.
+    """
 
-    doing: dict[int, str]
-    greeted: set[int] = field(default_factory=set)
-    unreachable: dict[int, str] = field(default_factory=dict)
-    refused: dict[int, list[str]] = field(default_factory=dict)
-    refused_at: float = 0.0
-    unsendable: str | None = None  # what is wrong with a file on this machine
-    coordinator: tuple[str, int] | None = None
-    complete: bool = False
-
-    @property
-    def answered(self) -> bool:
-        """Every host has been reached, or cannot be."""
-        return len(self.greeted) + len(self.unreachable) == len(self.doing)
-
-
-class Preparation:
     def __init__(
         self,
         plan: Plan,
+        state: RunState,
         channels: Mapping[int, Channel],
-        secrets: Mapping[str, str],
-        code: bytes,
-        tree: Tree | None,
-        tell: Callable[..., object],
-        note: Callable[[str], None],
+        inbox: Inbox,
+        *,
+        secrets: Mapping[str, str] | None = None,
+        code: bytes = b"",
+        tree: Tree | None = None,
+        tell: Callable[..., object] = lambda *_, **__: None,
+        note: Callable[[str], None] = lambda _: None,
+        thorough: bool = False,
     ) -> None:
-        self._plan, self._channels, self._tree = plan, channels, tree
+        """`tell` takes events of the run, `note` takes lines for the user."""
+        self.coordinator = Coordinator(plan)
+        self._plan, self._state, self._channels, self._inbox = plan, state, channels, inbox
+        self._env = {**plan.env, **(secrets or {})}
+        self._tree, self._tell, self._note, self._thorough = tree, tell, note, thorough
         self._code = wire.encode(wire.Code(code))
-        self._listing = tree.encode() if tree is not None else b""
-        self._sending = self._begin_sending(tree) if tree is not None else None
-        self._synced: set[int] = set()
-        self._env = {**plan.env, **secrets}
-        self._tell, self._note = tell, note
-        self._coordinator = Coordinator(plan)
-        self._waiting: dict[int, set[str]] = {}
-        self._looked_at: dict[int, float] = {}
-        self._found: dict[int, dict[str, Any]] = {}
-        self._offsets: dict[int, tuple[float, float]] = {}
-        self._device_env: dict[int, list[dict[str, str]]] = {}
-        self._proxy_env: dict[int, dict[str, str]] = {}
-        self.readiness = Readiness({number: "to connect" for number in range(len(plan.cluster.hosts))})
+        self._sender = self._make_sender(tree) if tree is not None else None
 
-    def note_event(self, host: int, event: Any) -> None:
+    def note_event(self, host: HostState, event: Any) -> None:
         match event:
             case wire.Hello():
                 self._greet(host, event)
-            case wire.FilesNeeded():
-                self._send_wanted(host, event.numbers)
+            case wire.FilesNeeded() if self._sender is not None:
+                self._sender.send_wanted(host, event.numbers)
             case wire.BytesStored():
-                self._channels[host].note_taken(event.size)
-            case wire.Synced():
-                self._note_synced(host, event)
+                self._channels[host.number].note_taken(event.size)
+            case wire.Synced() if self._sender is not None:
+                self._sender.note_synced(host, event)
+                self._set_up(host)
             case wire.SetupDone():
                 self._note_set_up(host, event)
             case wire.Ready():
-                self._tell("host ready", host=self._name(host), python=event.python)
-                self._done(host, "Python")
+                self._tell("host ready", host=host.name, python=event.python)
+                self._note_answer(host, Answer.PYTHON)
             case wire.Inspected():
-                self._note_found(host, event.found)
+                self._note_facts(host, event.found)
             case wire.Reserved():
-                self._ask_to_reach(event.ports)
+                self._note_reserved(event.ports)
             case wire.Reached():
-                self._coordinator.note_reached(host, event.problems)
-                self._done(host, "port")
+                self.coordinator.note_reached(host.number, event.problems)
+                host.has_tried_port = True
+                self._note_answer(host, Answer.PORT)
             case wire.Refused():
                 self.refuse(host, explain_refusal(event))
-            case _ if self._tree is not None:
-                self._note_sending(event)
+            case _ if self._sender is not None:
+                self._sender.note_event(event)
 
-    def _note_sending(self, event: Any) -> None:
-        from hostmesh.launcher.sync.sending import LeftOut, Unsendable
-
-        match event:
-            case LeftOut():
-                self._note(f"launch: {event.path} was left out: {event.why}")
-                self._tell("file left out", path=event.path, why=event.why)
-            case Unsendable():
-                self.readiness.unsendable = self.readiness.unsendable or event.problem
-
-    def refuse(self, host: int, problem: str) -> None:
+    def refuse(self, host: HostState, problem: str) -> None:
         from hostmesh.launcher.supervisor.remedies import find_remedies
 
         problem = "\n".join([problem, *find_remedies(problem)])
-        self.readiness.refused_at = self.readiness.refused_at or time.monotonic()
-        self.readiness.refused.setdefault(host, []).append(problem)
-        if host in self._waiting:
-            self._waiting[host].clear()
-        self.readiness.doing[host] = ""
-        self._tell("host refused", host=self._name(host), problem=problem)
+        self._state.refuse(host, problem, self._inbox.now())
+        self._tell("host refused", host=host.name, problem=problem)
+        self._excuse_from_port(host)
 
-    def lose(self, host: int, problem: str) -> None:
-        """It was never reached."""
-        self.readiness.unreachable[host] = problem
-        self.readiness.doing[host] = ""
+    def lose(self, host: HostState, why: str, said: str) -> None:
+        """For a host whose agent never started, or, in a check, has not told what it found."""
+        from hostmesh.launcher.supervisor.remedies import explain_no_agent
 
-    def env_of(self, host: int, local_process_id: int) -> dict[str, str]:
-        """What a process gets because of the devices and proxies its host turned out to have."""
-        each = self._device_env.get(host)
-        return {**(each[local_process_id] if each else {}), **self._proxy_env.get(host, {})}
+        self.give_up(host, explain_no_agent(why, said, self._plan.cluster.agent_python))
 
-    @property
-    def found_python(self) -> Mapping[str, Any]:
-        """Of process 0, where somebody had a look: its version, and those of its packages."""
-        return self._found.get(0, {}).get("python") or {}
+    def give_up(self, host: HostState, problem: str) -> None:
+        self._state.give_up(host, problem)
+        self._tell("host unreachable", host=host.name, problem=problem)
+        self._excuse_from_port(host)
 
-    def _greet(self, host: int, hello: wire.Hello) -> None:
-        """Nothing is done on a host before all of them have an agent: one that is missing leaves the others alone."""
-        ready = self.readiness
-        ready.greeted.add(host)
-        ready.doing[host] = ""
-        self._tell("host connected", host=self._name(host), agent_pid=hello.pid, guardian_pid=hello.guardian_pid)
-        self._send(host, wire.Lease(self._plan.cluster.lease))
-        if host == 0:
-            self._send(0, self._coordinator.reserve(hello.addresses))
-        if ready.answered and not ready.unreachable and not ready.refused:
-            for each in sorted(ready.greeted):
-                self._begin(each)
+    def _make_sender(self, tree: Tree) -> CodeSender:
+        from hostmesh.launcher.supervisor.code_sender import CodeSender
+
+        return CodeSender(self._plan, self._state, self._channels, tree, self._tell, self._note)
 
     # One host.
 
-    def _begin(self, host: int) -> None:
-        self._waiting[host] = {"Python"}
-        if host == 0 or self._coordinator.needs_trial:
-            self._waiting[host].add("port")
-        if host == 0:
+    def _greet(self, host: HostState, hello: wire.Hello) -> None:
+        host.phase, host.silence, host.waiting_for = Phase.GREETED, Silence(), ""
+        self._tell("host connected", host=host.name, agent_pid=hello.pid, guardian_pid=hello.guardian_pid)
+        self._send(host, wire.Lease(self._plan.cluster.lease))
+        if host.number == 0 and (self.coordinator.needs_trial or not self._thorough):
+            self._send(host, self.coordinator.reserve(hello.addresses))
+        for each in self._find_next(host):
+            self._begin(each)
+
+    def _find_next(self, greeted: HostState) -> Sequence[HostState]:
+        """Hosts on which something can be done now: a missing one leaves the others of a run alone."""
+        if self._thorough:
+            return (greeted,)
+        hosts = self._state.hosts
+        return hosts if all(host.phase is Phase.GREETED for host in hosts) else ()
+
+    def _begin(self, host: HostState) -> None:
+        host.phase, host.owed = Phase.PREPARING, self._list_owed(host)
+        if host.number == 0:
             self._note_port()
         else:
             self._try_port(host)
-        if self._tree is None:
-            self._channels[host].send_encoded(self._code)
+        if self._thorough:
+            self._inspect(host, self._list_names())
+        elif self._sender is None:
+            self._channels[host.number].send_encoded(self._code)
             self._set_up(host)
-            return
-        assert self._plan.cluster.workdir is not None
-        self.readiness.doing[host] = "to look at its code"
-        self._send(host, wire.Sync(self._plan.cluster.workdir, self._listing))
-        self._channels[host].send_encoded(
-            self._code
-        )  # after it: a process of its own on the host is busy with the sync
+        else:
+            self._sender.begin(host)
+            # After it: a process of its own on the host is busy with the sync.
+            self._channels[host.number].send_encoded(self._code)
 
-    def _send_wanted(self, host: int, numbers: list[int]) -> None:
-        assert self._sending is not None
-        if numbers:
-            self.readiness.doing[host] = f"to receive {len(numbers)} files"
-        if (problem := self._sending.note_wanted(numbers)) is not None:
-            self.note_event(host, problem)
-            return
-        channel = self._channels[host]
-        channel.send_pieces(self._sending.pieces(numbers, channel.report))
+    def _list_owed(self, host: HostState) -> set[Answer]:
+        """In a check nobody waits for the first host's port, and without that host nobody can try it."""
+        if not self._thorough:
+            return {Answer.PYTHON, *([Answer.PORT] if host.number == 0 or self.coordinator.needs_trial else [])}
+        can_try = host.number > 0 and self.coordinator.needs_trial and not self._has_no_port()
+        return {Answer.FACTS, *([Answer.PORT] if can_try else [])}
 
-    def _begin_sending(self, tree: Tree) -> Sending:
-        from hostmesh.launcher.sync.sending import Sending
-
-        job = self._plan.job
-        return Sending(tree, {*filter(None, [job.script, *(job.command or ())]), *job.args})
-
-    def _note_synced(self, host: int, synced: wire.Synced) -> None:
-        assert self._tree is not None
-        self._synced.add(host)
-        if len(self._synced) == len(self.readiness.doing):
-            self._tree.kept.clear()
-        self._tell("host synced", host=self._name(host), code=self._tree.digest, **synced._asdict())
-        self._set_up(host)
-
-    def _set_up(self, host: int) -> None:
+    def _set_up(self, host: HostState) -> None:
         cluster = self._plan.cluster
         if not cluster.setup.run:
             self._prepare(host)
             return
-        self.readiness.doing[host] = "to be set up"
+        host.waiting_for = "to be set up"
         self._send(host, wire.RunSetup(list(cluster.setup.run), self._setup_key, cluster.workdir, self._env))
 
     @cached_property
@@ -206,129 +158,97 @@ class Preparation:
 
         return make_key(self._plan.cluster.setup, self._plan.env, self._tree)
 
-    def _note_set_up(self, host: int, event: wire.SetupDone) -> None:
+    def _note_set_up(self, host: HostState, event: wire.SetupDone) -> None:
         if event.ran:
-            self._note(f"launch: set up {self._name(host)} in {event.seconds:.1f} s")
-        self._tell("host set up", host=self._name(host), **event._asdict())
+            self._note(f"launch: set up {host.name} in {event.seconds:.1f} s")
+        self._tell("host set up", host=host.name, **event._asdict())
         self._prepare(host)
 
-    def _prepare(self, host: int) -> None:
-        self.readiness.doing[host] = "to be ready"
-        cluster, settings = self._plan.cluster, self._plan.cluster.hosts[host]
-        python = self._python_of(host)
-        warm = self._plan.is_warm(settings)
-        preload = list(cluster.preload)
-        self._send(host, wire.PrepareWorkers(python, cluster.workdir, self._env, warm, preload))
-        if self._is_inspected():
-            self._waiting[host].add("look")
-            self._looked_at[host] = time.time()
-            self._send(host, wire.Inspect(python, cluster.workdir, self._env, [], thorough=False))
+    def _prepare(self, host: HostState) -> None:
+        host.waiting_for = "to be ready"
+        cluster = self._plan.cluster
+        warm, preload = self._plan.is_warm(cluster.hosts[host.number]), list(cluster.preload)
+        self._send(host, wire.PrepareWorkers(self._python_of(host), cluster.workdir, self._env, warm, preload))
+        # CPU processes on this machine need no inspection: it would cost a tenth of their start.
+        if cluster.transport != "local" or self._plan.env.get("JAX_PLATFORMS") != "cpu":
+            host.owed.add(Answer.FACTS)
+            self._inspect(host, [])
 
-    def _python_of(self, host: int) -> str:
-        return self._plan.cluster.hosts[host].python or default_python(self._plan.cluster.transport)
+    def _inspect(self, host: HostState, names: list[str]) -> None:
+        host.inspected_at = self._inbox.wall_clock()
+        python, workdir = self._python_of(host), self._plan.cluster.workdir
+        self._send(host, wire.Inspect(python, workdir, self._env, names, self._thorough))
 
-    def _is_inspected(self) -> bool:
-        """CPU processes on this machine need no look: it would cost a tenth of their start."""
-        return self._plan.cluster.transport != "local" or self._plan.env.get("JAX_PLATFORMS") != "cpu"
+    def _list_names(self) -> list[str]:
+        """What the hosts call each other, where that is not a number."""
+        inner = [host.internal_address for host in self._plan.cluster.hosts if host.internal_address]
+        return [name for name in inner if not is_number(name)]
 
-    def _note_found(self, host: int, found: dict[str, Any]) -> None:
+    def _python_of(self, host: HostState) -> str:
+        return self._plan.cluster.hosts[host.number].python or default_python(self._plan.cluster.transport)
+
+    def _note_facts(self, host: HostState, facts: dict[str, Any]) -> None:
         from hostmesh.launcher.preflight.host_reports import measure_offset
 
-        self._offsets[host] = measure_offset(found["time"], self._looked_at[host], time.time())
-        self._found[host] = found
-        self._done(host, "look")
+        host.clock_offset = measure_offset(facts["time"], host.inspected_at, self._inbox.wall_clock())
+        host.facts = facts
+        self._note_answer(host, Answer.FACTS)
 
-    # All of them.
+    # The coordinator's port.
 
-    def _ask_to_reach(self, ports: dict[str, int]) -> None:
-        self._coordinator.note_reserved(ports)
-        for host in sorted(self._waiting.keys() - {0}):
-            self._try_port(host)
-        if 0 in self._waiting:
-            self._note_port()
+    def _note_reserved(self, ports: dict[str, int]) -> None:
+        self.coordinator.note_reserved(ports)
+        for host in self._state.hosts[1:]:
+            if host.phase is Phase.PREPARING:
+                self._try_port(host)
+        self._note_port()
 
     def _note_port(self) -> None:
-        if self._coordinator.is_reserved:
-            self._done(0, "port")
+        first = self._state.hosts[0]
+        if self.coordinator.is_reserved and first.phase is Phase.PREPARING:
+            self._note_answer(first, Answer.PORT)
 
-    def _try_port(self, host: int) -> None:
-        if (order := self._coordinator.reach()) is not None:
+    def _try_port(self, host: HostState) -> None:
+        if (order := self.coordinator.reach()) is not None:
             self._send(host, order)
 
-    def _done(self, host: int, what: str) -> None:
-        """Every host in the end gets here for the last time; then all of them are judged together."""
-        ready = self.readiness
-        self._waiting[host].discard(what)
-        if not self._waiting[host]:
-            ready.doing[host] = ""
-        elif self._waiting[host] == {"look"}:
-            ready.doing[host] = f"to answer: its Python {self._python_of(host)} has yet to start"
-        is_last = len(self._waiting) == len(ready.doing) and not any(self._waiting.values())
-        if is_last and not (ready.complete or ready.refused or ready.unreachable):
+    def _has_no_port(self) -> bool:
+        first = self._state.hosts[0]
+        return first.is_gone or first.phase is Phase.REFUSED
+
+    def _excuse_from_port(self, host: HostState) -> None:
+        """In a check, where the others are inspected all the same."""
+        if self._thorough and host.number == 0:
+            for other in self._state.hosts[1:]:
+                if other.phase is Phase.PREPARING:
+                    self._note_answer(other, Answer.PORT)
+
+    # All hosts.
+
+    def _note_answer(self, host: HostState, answer: Answer) -> None:
+        """The last answer of all makes a run judge its hosts together."""
+        host.owed.discard(answer)
+        if not host.owed:
+            host.waiting_for = ""
+        elif host.owed == {Answer.FACTS}:
+            host.waiting_for = f"to answer: its Python {self._python_of(host)} has yet to start"
+        if self._thorough:
+            if not host.owed and host.phase is Phase.PREPARING:
+                host.phase = Phase.READY
+        elif all(each.phase is Phase.PREPARING and not each.owed for each in self._state.hosts):
             self._judge()
-            ready.complete = not ready.refused
 
     def _judge(self) -> None:
-        for host, problem in self._coordinator.problems().items():
-            self.refuse(host, problem)
-        self.readiness.coordinator = self._coordinator.place
-        if self._found:
-            self._judge_found()
-        if self.readiness.coordinator is not None:
-            self._go_past_proxies(self.readiness.coordinator[0])
+        from hostmesh.launcher.supervisor.judgement import Judgement
 
-    def _go_past_proxies(self, address: str) -> None:
-        """Where a proxy would get the connections to the coordinator, the processes are told to go past it."""
-        proxies = {host: self._proxies_of(host) for host in self._waiting}
-        if not any(name.endswith("_proxy") for found in proxies.values() for name in found):
-            return
-        from hostmesh.launcher.preflight.proxies import except_address, find_capturing
+        Judgement(self._plan, self._state.hosts, self._env, self.refuse, self._note, self._tell).judge(self.coordinator)
+        self._state.coordinator = self.coordinator.place
+        if not self._state.refused:
+            for host in self._state.hosts:
+                host.phase = Phase.READY
 
-        for host, found in proxies.items():
-            if variable := find_capturing(found, address):
-                self._proxy_env[host] = except_address(found, address)
-                self._tell("proxy bypassed", host=self._name(host), proxy=variable, env=self._proxy_env[host])
-
-    def _proxies_of(self, host: int) -> Mapping[str, str]:
-        """Processes on this machine see what the launcher sees, also where nobody has a look first."""
-        if host in self._found:
-            found = self._found[host].get("proxies") or {}
-            return {} if "problem" in found else found
-        return {**os.environ, **self._env} if self._plan.cluster.transport == "local" else {}
-
-    def _judge_found(self) -> None:
-        from hostmesh.launcher.preflight.report import judge_run
-
-        cluster = self._plan.cluster
-        address = self._coordinator.place[0] if self._coordinator.place else None
-        for finding in judge_run(cluster, self._found, self._offsets, address):
-            is_python = self._plan.job.command is None
-            if not is_python and finding.check in FOR_PYTHON:
-                continue
-            # Names matter to collectives, which a command may do without.
-            if finding.level == "failure" and (is_python or finding.check != "names"):
-                self.refuse(finding.host, finding.text)
-            else:
-                self._note(f"launch: {self._name(finding.host)}: {finding.text}")
-        for host, found in self._found.items() if self._plan.gpus is None else ():
-            try:
-                env = {**own_settings(found), **self._plan.env}
-                kind, count = pick_gpus(found["devices"], env)
-                self._device_env[host] = split_devices(cluster, host, count, env, kind)
-            except UsageError as error:
-                self.refuse(host, str(error))
-
-    def _name(self, host: int) -> str:
-        return self._plan.cluster.hosts[host].address
-
-    def _send(self, host: int, message: Any) -> None:
-        self._channels[host].send(message)
-
-
-def own_settings(found: Mapping[str, Any]) -> dict[str, str]:
-    """What a host's own environment says about devices."""
-    own = {**(found.get("visible") or {}), "JAX_PLATFORMS": found.get("platforms")}
-    return {name: value for name, value in own.items() if isinstance(value, str)}
+    def _send(self, host: HostState, message: Any) -> None:
+        self._channels[host.number].send(message)
 
 
 def default_python(transport: str) -> str:
@@ -340,3 +260,13 @@ def explain_refusal(refused: wire.Refused) -> str:
     from hostmesh.launcher.supervisor.remedies import last_lines
 
     return "\n".join([refused.problem, *("  " + line for line in last_lines(refused.said))])
+
+
+def is_number(address: str) -> bool:
+    import ipaddress
+
+    try:
+        ipaddress.ip_address(address)
+    except ValueError:
+        return False
+    return True

@@ -12,10 +12,7 @@ from hostmesh.launcher.errors import UsageError
 from hostmesh.worker.identity import RUN_ID
 
 if TYPE_CHECKING:
-    from hostmesh.launcher.supervisor.channel import Stream
-
-# Seconds that an agent is given to wind up when its stream is closed.
-CLOSE_TIMEOUT = 5.0
+    from hostmesh.launcher.transports.base import Stream
 
 
 def open_streams(cluster: Cluster, run_id: str, stdin: int | None = None) -> Sequence[Stream]:

@@ -10,7 +10,7 @@ from hostmesh.launcher.agent.process_tree import MARK, kill_marked
 from hostmesh.launcher.agent.spawn import STDIN
 from hostmesh.launcher.agent.unpack import find_folder
 from hostmesh.launcher.bundle import BOOTSTRAP
-from hostmesh.launcher.transports import CLOSE_TIMEOUT
+from hostmesh.launcher.transports.base import CLOSE_TIMEOUT
 from hostmesh.launcher.transports.pipe import PipeStream
 
 

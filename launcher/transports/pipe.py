@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import IO
 
 from hostmesh.launcher.errors import Unreachable
-from hostmesh.launcher.transports import CLOSE_TIMEOUT
+from hostmesh.launcher.transports.base import CLOSE_TIMEOUT
 
 PIPE_SIZE = 1 << 20
 

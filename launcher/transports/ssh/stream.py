@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from hostmesh.launcher.cluster.model import Host, Ssh
 from hostmesh.launcher.errors import Unreachable
-from hostmesh.launcher.transports import CLOSE_TIMEOUT
+from hostmesh.launcher.transports.base import CLOSE_TIMEOUT
 from hostmesh.launcher.transports.ssh.socket import CancellableSocket
 
 if TYPE_CHECKING:

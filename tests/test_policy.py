@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
-from hostmesh.launcher.supervisor.loop import ASK_TO_STOP, SPAWN, WAIT, State, decide
-from hostmesh.launcher.supervisor.startup import Readiness
-from hostmesh.launcher.supervisor.verdict import NO_CRASH, Failure, Verdict, host_lost, nursery_died, with_remarks
+from hostmesh.launcher.supervisor.failures import NO_CRASH, Failure
+from hostmesh.launcher.supervisor.host import HostState, Phase, Silence
+from hostmesh.launcher.supervisor.policy import AskToStop, End, Spawn, Wait, decide
+from hostmesh.launcher.supervisor.run_state import RunState
+from hostmesh.launcher.supervisor.verdict import Verdict, host_lost, nursery_died, with_remarks
 
 NOW = 100.0
 OWN = {**NO_CRASH, "type": "ValueError", "message": "no data", "place": "train.py:8 in main"}
@@ -43,34 +45,56 @@ def left(process_id: int, at: float, said: str = "") -> Failure:
     return failure(process_id, at, code=0, tail=said)
 
 
-def state(readiness: Readiness | None = None, **known: Any) -> State:
-    readiness = readiness or hosts({0: "to connect", 1: "to connect"})
-    return State(hosts=("a", "b"), num_processes=4, logs="logs/", readiness=readiness, **known)
+NAMES = ("a", "b")
 
 
-def hosts(doing: dict[int, str] | None = None, **known: Any) -> Readiness:
-    return Readiness(doing or {0: "", 1: ""}, **{"greeted": {0, 1}, "refused_at": NOW - 1, **known})
+def hosts(*known: dict[str, Any]) -> tuple[HostState, ...]:
+    """Hosts a and b of two processes each; what is known of one, they have in common."""
+    each = known if len(known) > 1 else known * 2
+    return tuple(
+        HostState(number, NAMES[number], (2 * number, 2 * number + 1), **{"waiting_for": "", **what})
+        for number, what in enumerate(each)
+    )
 
 
-def running(**known: Any) -> State:
-    return state(hosts(coordinator=("10.0.0.1", 7), complete=True), spawned=True, **known)
+def state(*of_hosts: dict[str, Any], **known: Any) -> RunState:
+    return RunState(hosts(*(of_hosts or (CONNECTING,))), "logs/", **known)
 
 
-def ended(situation: State, now: float = NOW) -> Verdict:
+def refused(*problems: str, at: float = NOW - 1) -> dict[str, Any]:
+    return {"phase": Phase.REFUSED, "refusals": list(problems), "refused_at": at}
+
+
+def unreachable(problem: str) -> dict[str, Any]:
+    return {"phase": Phase.UNREACHABLE, "problem": problem}
+
+
+CONNECTING = {"phase": Phase.CONNECTING, "waiting_for": "to connect"}
+GREETED = {"phase": Phase.GREETED}
+BEING_SET_UP = {"phase": Phase.PREPARING, "waiting_for": "to be set up"}
+READY = {"phase": Phase.READY}
+RUNNING = {"phase": Phase.RUNNING}
+QUIET = {**RUNNING, "silence": Silence(4.0)}
+IS_LOST = {"phase": Phase.LOST, "loss": LOST}
+
+
+def running(*of_hosts: dict[str, Any], **known: Any) -> RunState:
+    return state(*(of_hosts or (RUNNING,)), coordinator=("10.0.0.1", 7), spawned=True, **known)
+
+
+def ended(situation: RunState, now: float = NOW) -> Verdict:
     decision = decide(situation, now)
-    assert decision.do == "end" and decision.verdict is not None
+    assert isinstance(decision, End)
     return decision.verdict
 
 
 WAITING = {
     "nobody has answered": state(),
-    "one host has not answered": state(hosts({0: "", 1: "to connect"}, greeted={0})),
-    "one host refused, the other is not ready": state(hosts({0: "", 1: "to be set up"}, refused={0: ["no"]})),
-    "one host is unreachable, another may be": state(
-        hosts({0: "", 1: "to connect"}, greeted=set(), unreachable={0: "no route"})
-    ),
+    "one host has not answered": state(GREETED, CONNECTING),
+    "one host refused, the other is not ready": state(refused("no"), BEING_SET_UP),
+    "one host is unreachable, another may be": state(unreachable("no route"), CONNECTING),
     "a victim, while a host misses beats": running(
-        failures=[failure(1, NOW - 4, crash=PEER)], exits={1: 1}, quiet=True
+        RUNNING, QUIET, failures=[failure(1, NOW - 4, crash=PEER)], exits={1: 1}
     ),
     "all is well": running(),
     "some succeeded": running(exits={0: 0, 1: 0}),
@@ -89,37 +113,36 @@ WAITING = {
 
 @pytest.mark.parametrize("situation", WAITING)
 def test_wait_while(situation: str) -> None:
-    assert decide(WAITING[situation], NOW) is WAIT
+    assert decide(WAITING[situation], NOW) == Wait()
 
 
 def test_spawn_once_every_host_is_ready() -> None:
-    assert decide(state(hosts(coordinator=("10.0.0.1", 7), complete=True)), NOW) is SPAWN
+    assert decide(state(READY, coordinator=("10.0.0.1", 7)), NOW) == Spawn()
 
 
 def test_refusals_are_told_together() -> None:
-    verdict = ended(state(hosts(refused={0: ["no"], 1: ["no"]})))
+    verdict = ended(state(refused("no")))
     assert verdict.exit_code == 2 and verdict.detail == ["a: no", "b: no"]
 
 
 def test_a_refusal_does_not_wait_for_ever() -> None:
-    slow = hosts({0: "", 1: "to be set up"}, refused={0: ["no"]}, refused_at=NOW - 11)
-    assert ended(state(slow)).detail == ["a: no"]
+    assert ended(state(refused("no", at=NOW - 11), BEING_SET_UP)).detail == ["a: no"]
 
 
 def test_every_host_that_cannot_be_reached_is_told() -> None:
-    verdict = ended(state(hosts(greeted=set(), unreachable={0: "no route", 1: "no such name"})))
+    verdict = ended(state(unreachable("no route"), unreachable("no such name")))
     assert verdict.exit_code == 69 and verdict.detail == ["a: no route", "b: no such name"]
     assert verdict.message == "nothing was started: 2 of 2 hosts cannot be used"
 
 
 def test_a_file_of_this_machine_that_cannot_be_sent_ends_the_run_at_once() -> None:
-    verdict = ended(state(hosts({0: "", 1: "to receive 2 files"}, unsendable="/x/a.py cannot be sent: why")))
+    verdict = ended(state(GREETED, BEING_SET_UP, unsendable="/x/a.py cannot be sent: why"))
     assert verdict.exit_code == 2 and verdict.host is None
     assert verdict.text() == "nothing was started: /x/a.py cannot be sent: why"
 
 
 def test_one_host_that_cannot_be_reached_is_named_beside_what_others_refused() -> None:
-    verdict = ended(state(hosts(greeted={0}, unreachable={1: "no route"}, refused={0: ["no Python"]})))
+    verdict = ended(state(refused("no Python"), unreachable("no route")))
     assert verdict.host == "b" and verdict.message == "nothing was started: b cannot be used"
     assert verdict.detail == ["b: no route", "a: no Python"]
 
@@ -196,7 +219,7 @@ def test_who_left_too_early_is_named_and_not_its_victims(who: str) -> None:
     )
 
 
-def early(leaver: Failure, *failures: Failure, **known: Any) -> State:
+def early(leaver: Failure, *failures: Failure, **known: Any) -> RunState:
     exits = {each.process_id: each.code for each in (leaver, *failures)}
     return running(leavers=[leaver], failures=list(failures), exits=exits, **{"joined": {0, 1, 2, 3}, **known})
 
@@ -216,32 +239,31 @@ def test_who_left_with_exit_code_0_is_not_blamed_for(who: str) -> None:
 
 
 def test_who_left_is_not_blamed_before_a_cause_can_be_heard_of() -> None:
-    assert decide(early(left(2, NOW - 0.6), failure(1, NOW - 0.5, crash=PEER)), NOW) is WAIT
+    assert decide(early(left(2, NOW - 0.6), failure(1, NOW - 0.5, crash=PEER)), NOW) == Wait()
 
 
 def test_processes_that_leave_apart_are_no_failure() -> None:
     leavers = [left(0, 10), left(1, 40), left(2, 41)]
     going = running(leavers=leavers, exits={0: 0, 1: 0, 2: 0}, joined={0, 1, 2, 3})
-    assert decide(going, NOW) is WAIT
+    assert decide(going, NOW) == Wait()
     going.exits[3] = 0
     assert ended(going).outcome == "succeeded"
 
 
-def unheard(seconds_ago: float, **known: Any) -> State:
+def unheard(seconds_ago: float, *of_hosts: dict[str, Any]) -> RunState:
     victims = [failure(k, NOW - seconds_ago, code=-6, tail=UNHEALTHY) for k in (0, 1, 3)]
-    names = {k: "b" for k in range(4)}
-    return running(failures=victims, exits={0: -6, 1: -6, 3: -6}, process_hosts=names, **known)
+    return running(*of_hosts, failures=victims, exits={0: -6, 1: -6, 3: -6})
 
 
 def test_a_process_that_jax_no_longer_hears_is_named_though_it_runs() -> None:
-    assert decide(unheard(3), NOW) is WAIT
+    assert decide(unheard(3), NOW) == Wait()
     verdict = ended(unheard(5))
     assert (verdict.process_id, verdict.host, verdict.exit_code, verdict.victims) == (2, "b", 124, 3)
     assert verdict.message == "the run failed: process 2 on b runs, but jax in the others no longer hears from it"
 
 
 def test_a_lost_host_explains_why_jax_no_longer_hears_a_process() -> None:
-    assert ended(unheard(5, lost=[LOST])) is LOST
+    assert ended(unheard(5, RUNNING, IS_LOST)) is LOST
 
 
 def test_a_number_that_is_no_process_is_nobody() -> None:
@@ -255,12 +277,12 @@ def test_the_exit_code_is_the_culprits(code: int, exit_code: int) -> None:
 
 
 def test_a_lost_host_is_the_cause_of_its_victims() -> None:
-    verdict = ended(running(failures=[failure(0, 1, crash=PEER)], exits={0: 1}, lost=[LOST]))
+    verdict = ended(running(RUNNING, IS_LOST, failures=[failure(0, 1, crash=PEER)], exits={0: 1}))
     assert verdict is LOST and verdict.exit_code == 69
 
 
 def test_a_process_that_failed_by_itself_is_the_cause_of_a_lost_host() -> None:
-    assert ended(running(failures=[failure(0, 1, crash=OWN)], exits={0: 1}, lost=[LOST])).process_id == 0
+    assert ended(running(RUNNING, IS_LOST, failures=[failure(0, 1, crash=OWN)], exits={0: 1})).process_id == 0
 
 
 def test_a_dead_nursery_is_the_cause_of_its_workers_deaths() -> None:
@@ -271,7 +293,7 @@ def test_a_dead_nursery_is_the_cause_of_its_workers_deaths() -> None:
 
 def test_an_interrupt_asks_then_waits_then_ends() -> None:
     asked = running(interrupts=[signal.SIGINT], interrupted_at=NOW - 1)
-    assert decide(asked, NOW) is ASK_TO_STOP
+    assert decide(asked, NOW) == AskToStop(signal.SIGINT)
     assert ended(asked, NOW + 10).exit_code == 130
 
 
@@ -330,7 +352,7 @@ def test_who_fails_while_it_stops_is_told() -> None:
 
 def test_a_stop_does_not_wait_for_processes_that_only_wait_for_their_end() -> None:
     asked = {"interrupts": [2], "interrupted_at": NOW, "exits": dict.fromkeys(range(3), -2)}
-    assert decide(running(**asked), NOW) is ASK_TO_STOP
+    assert decide(running(**asked), NOW) == AskToStop(signal.SIGINT)
     assert ended(running(**asked, crashes={3: (NOW, PEER)})).message == "stopped by Ctrl-C"
 
 
@@ -348,7 +370,7 @@ PREEMPTED = {
 }
 
 
-def saved(codes: list[int], **known: Any) -> State:
+def saved(codes: list[int], **known: Any) -> RunState:
     failures = [failure(number, NOW, code=code) for number, code in enumerate(codes) if code]
     return running(exits=dict(enumerate(codes)), failures=failures, saved_step=120, **known)
 
@@ -371,7 +393,7 @@ def test_a_process_that_is_preempted_alone_is_blamed_with_the_reason() -> None:
 
 
 def test_a_lost_host_ends_the_wait_for_those_who_may_follow() -> None:
-    assert ended(running(failures=[failure(1, NOW, code=75)], exits={1: 75}, lost=[LOST])) is LOST
+    assert ended(running(RUNNING, IS_LOST, failures=[failure(1, NOW, code=75)], exits={1: 75})) is LOST
 
 
 REQUESTS = {
@@ -393,8 +415,10 @@ def test_an_older_save_is_told_as_such() -> None:
     assert ended(asked_twice).message == "stopped by Ctrl-C; last saved at step 100"
 
 
-def stopping(seconds_ago: float, **known: Any) -> State:
-    return running(interrupts=[signal.SIGINT], interrupted_at=NOW - seconds_ago, **{"save_seconds": 60, **known})
+def stopping(seconds_ago: float, *of_hosts: dict[str, Any], **known: Any) -> RunState:
+    return running(
+        *of_hosts, interrupts=[signal.SIGINT], interrupted_at=NOW - seconds_ago, **{"save_seconds": 60, **known}
+    )
 
 
 STILL_SAVING = {
@@ -417,7 +441,8 @@ DONE_SAVING = {
 
 @pytest.mark.parametrize("situation", STILL_SAVING)
 def test_a_stop_waits_while(situation: str) -> None:
-    assert decide(STILL_SAVING[situation], NOW) is ASK_TO_STOP
+    known = STILL_SAVING[situation]
+    assert decide(known, NOW) == AskToStop(known.request)
 
 
 @pytest.mark.parametrize("situation", DONE_SAVING)
@@ -432,7 +457,7 @@ def test_a_save_that_fails_is_the_verdict() -> None:
 
 
 def test_a_host_lost_while_saving_is_the_verdict() -> None:
-    assert ended(stopping(1, lost=[LOST])) is LOST
+    assert ended(stopping(1, RUNNING, IS_LOST)) is LOST
 
 
 def test_a_second_request_ends_a_save_that_fails_as_any_other() -> None:
@@ -440,7 +465,7 @@ def test_a_second_request_ends_a_save_that_fails_as_any_other() -> None:
     assert ended(failed).exit_code == 130
 
 
-def everywhere(crash: dict[str, Any], code: int = 1, tails: tuple[str, ...] = ("",) * 4) -> State:
+def everywhere(crash: dict[str, Any], code: int = 1, tails: tuple[str, ...] = ("",) * 4) -> RunState:
     failures = [failure(number, 9 - number, code, crash, tail) for number, tail in enumerate(tails)]
     return running(failures=failures, exits=dict.fromkeys(range(len(tails)), code))
 
@@ -481,12 +506,12 @@ def test_a_bare_exit_code_is_explained_by_what_was_printed() -> None:
 
 
 def test_a_process_alone_is_never_all_processes() -> None:
-    alone = State(("a",), 1, "logs/", hosts(), failures=[failure(0, 9, crash=OWN)], exits={0: 1})
+    alone = RunState((HostState(0, "a", (0,)),), "logs/", failures=[failure(0, 9, crash=OWN)], exits={0: 1})
     assert ended(alone).message == "the run failed: process 0 on a exited with 1"
 
 
-def going_on(**known: Any) -> State:
-    return running(keep_going=True, **known)
+def going_on(*of_hosts: dict[str, Any], **known: Any) -> RunState:
+    return running(*of_hosts, keep_going=True, **known)
 
 
 def together(*failures: Failure, succeeded: tuple[int, ...] = ()) -> dict[str, Any]:
@@ -498,7 +523,7 @@ GOES_ON = {
     "after a failure": going_on(**together(failure(1, 9, crash=OWN))),
     "after a kill": going_on(**together(failure(1, 9, code=-9))),
     "after victims": going_on(**together(failure(1, 9, crash=PEER), failure(2, 9, crash=PEER), failure(3, 9))),
-    "after a lost host": going_on(lost=[LOST], lost_processes={2, 3}, exits={0: 0}),
+    "after a lost host": going_on(RUNNING, IS_LOST, exits={0: 0}),
     "after a nursery's death": going_on(nursery_death=LOST, **together(failure(0, 9, code=-9))),
     "though somebody left before others were done": going_on(
         leavers=[left(0, 9)], joined={0, 1}, **together(failure(1, 9.1, crash=PEER), succeeded=(0,))
@@ -508,7 +533,7 @@ GOES_ON = {
 
 @pytest.mark.parametrize("situation", GOES_ON)
 def test_a_run_that_keeps_going_ends_nobody(situation: str) -> None:
-    assert decide(GOES_ON[situation], NOW) is WAIT
+    assert decide(GOES_ON[situation], NOW) == Wait()
 
 
 KEPT_GOING = {
@@ -525,13 +550,13 @@ KEPT_GOING = {
         ]),
     ),
     "a cause, and a lost host": (
-        going_on(lost=[LOST], lost_processes={2, 3}, **together(failure(1, 9, code=-11), succeeded=(0,))),
+        going_on(RUNNING, IS_LOST, **together(failure(1, 9, code=-11), succeeded=(0,))),
         (139, "process 1 on a was killed by signal 11 (SIGSEGV)", [
             "2 other processes were lost with a host.", "1 other process succeeded."
         ]),
     ),
     "a lost host, and its victim": (
-        going_on(lost=[LOST], lost_processes={2, 3}, **together(failure(1, 9, crash=PEER), succeeded=(0,))),
+        going_on(RUNNING, IS_LOST, **together(failure(1, 9, crash=PEER), succeeded=(0,))),
         (69, "b lost its agent", [
             "2 processes were lost with it.", "1 other process failed as well.", "1 other process succeeded."
         ]),
@@ -557,21 +582,21 @@ def test_a_run_that_kept_going_succeeds_or_is_preempted_as_any_other() -> None:
 
 
 def test_keep_going_is_about_processes_that_have_started() -> None:
-    assert ended(state(hosts(refused={0: ["no"], 1: ["no"]}), keep_going=True)).outcome == "refused"
-    assert ended(state(keep_going=True, lost=[LOST], lost_processes={2, 3})) is LOST
+    assert ended(state(refused("no"), keep_going=True)).outcome == "refused"
+    assert ended(state(CONNECTING, IS_LOST, keep_going=True)) is LOST
 
 
 def test_what_failed_before_a_request_does_not_cut_the_time_to_save() -> None:
     known = together(failure(1, 9, crash=OWN))
     asked = stopping(59, keep_going=True, ended_before={1}, **known)
-    assert decide(asked, NOW) is ASK_TO_STOP
+    assert decide(asked, NOW) == AskToStop(signal.SIGTERM)
     verdict = ended(asked, NOW + 2)
     assert verdict.message == "stopped by Ctrl-C" and verdict.detail[0] == "process 1 on a exited with 1"
 
 
 def test_victims_alone_are_no_success_though_their_host_is_silent_by_now() -> None:
     victims = [failure(k, NOW, crash=PEER) for k in range(4)]
-    assert ended(running(quiet=True, **together(*victims))).outcome == "failed"
+    assert ended(running(QUIET, **together(*victims))).outcome == "failed"
 
 
 def test_a_remark_is_on_the_line_of_a_run_that_did_not_fail() -> None:

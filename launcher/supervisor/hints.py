@@ -1,0 +1,45 @@
+"""What a run is waiting for, in words for its user; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hostmesh.launcher.supervisor.run_state import RunState
+
+MAX_NAMED = 4
+
+
+def find_hints(state: RunState) -> list[str]:
+    """Nothing for a run that simply works."""
+    if not state.spawned:
+        return _find_unready(state)
+    if left := sorted(failure.process_id for failure in state.failures if failure.was_preempted):
+        return [f"waiting for the others to leave as well as {' '.join(map(str, left))} (preempted)"]
+    begun = state.started | state.exits.keys()
+    if late := [host.name for host in state.hosts if begun.isdisjoint(host.process_ids)]:
+        return [f"waiting for {name_some(late)} to start processes"]
+    if state.joining - state.joined:
+        return [_tell_missing(process_id, state) for process_id in range(state.num_processes)
+                if process_id not in state.joining]  # fmt: skip
+    return []
+
+
+def _find_unready(state: RunState) -> list[str]:
+    """`waiting for host-2, host-3 to be set up`."""
+    waits = dict.fromkeys(host.waiting_for for host in state.hosts if host.waiting_for)
+    return [
+        f"waiting for {name_some([host.name for host in state.hosts if host.waiting_for == wait])} {wait}"
+        for wait in waits
+    ]
+
+
+def _tell_missing(process_id: int, state: RunState) -> str:
+    what = "ended without calling" if process_id in state.exits else "has not called"
+    return f"process {process_id} {what} jax.distributed.initialize; others wait"
+
+
+def name_some(hosts: Sequence[str]) -> str:
+    if len(hosts) <= MAX_NAMED:
+        return ", ".join(hosts)
+    shown = MAX_NAMED - 1
+    return f"{', '.join(hosts[:shown])} and {len(hosts) - shown} other hosts"

@@ -1,0 +1,96 @@
+"""What the launcher knows of one host: the phase it is in, what is wrong with it, and what it turned out to have."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Any
+
+from hostmesh.launcher.supervisor.clocks import Clock
+from hostmesh.launcher.supervisor.verdict import Verdict
+
+# Agents beat once a second; a host that misses some beats is quiet.
+QUIET = 3.0
+
+
+class Phase(Enum):
+    """A host goes down this list, and leaves out what does not happen to it."""
+
+    CONNECTING = auto()  # no agent has said hello
+    GREETED = auto()  # its agent has said hello
+    PREPARING = auto()  # its agent makes it ready for processes, or inspects it
+    READY = auto()  # processes can start
+    RUNNING = auto()  # its agent was told to start processes
+    REFUSED = auto()  # it cannot take part, for reasons that are known
+    LEFT = auto()  # its agent has ended everything and said goodbye
+    LOST = auto()  # it had an agent, which is gone
+    UNREACHABLE = auto()  # it cannot be used: its agent never started
+
+
+WITH_AGENT = frozenset({Phase.GREETED, Phase.PREPARING, Phase.READY, Phase.RUNNING, Phase.REFUSED})
+GONE = frozenset({Phase.LEFT, Phase.LOST, Phase.UNREACHABLE})
+
+
+class Answer(Enum):
+    """What an agent that prepares its host owes the launcher."""
+
+    PYTHON = auto()  # the workers' Python can start
+    PORT = auto()  # the coordinator's port is held, or was tried
+    FACTS = auto()  # what it found on its host
+
+
+@dataclass
+class Silence:
+    """How long nothing has come from a host. Only the time that the launcher itself waited counts."""
+
+    seconds: float = 0.0
+    chunks: int = 0
+
+    def count(self, chunks: int, seconds: float) -> None:
+        self.seconds = self.seconds + seconds if chunks == self.chunks else 0.0
+        self.chunks = chunks
+
+
+@dataclass(eq=False)
+class HostState:
+    """One host of a run, or of a check. `RunState` moves it from phase to phase."""
+
+    number: int
+    name: str
+    process_ids: tuple[int, ...] = ()
+    phase: Phase = Phase.CONNECTING
+    clock: Clock = field(default_factory=Clock)
+    silence: Silence = field(default_factory=Silence)
+    waiting_for: str = "to connect"  # the end of "waiting for HOST …"; empty when nothing is waited for
+    owed: set[Answer] = field(default_factory=set)
+    is_synced: bool = False
+    has_tried_port: bool = False
+    # What is wrong with it.
+    refusals: list[str] = field(default_factory=list)
+    refused_at: float = 0.0
+    problem: str = ""  # why it is unreachable
+    loss: Verdict | None = None
+    # What it turned out to have.
+    facts: dict[str, Any] | None = None
+    inspected_at: float = 0.0
+    clock_offset: tuple[float, float] | None = None
+    device_env: list[dict[str, str]] = field(default_factory=list)
+    proxy_env: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def has_agent(self) -> bool:
+        return self.phase in WITH_AGENT
+
+    @property
+    def is_gone(self) -> bool:
+        return self.phase in GONE
+
+    @property
+    def is_quiet(self) -> bool:
+        """It has missed beats, and may be lost."""
+        return self.has_agent and self.silence.seconds > QUIET
+
+    def env_of(self, local_process_id: int) -> dict[str, str]:
+        """What a process gets because of the devices and proxies that its host turned out to have."""
+        devices = self.device_env[local_process_id] if self.device_env else {}
+        return {**devices, **self.proxy_env}

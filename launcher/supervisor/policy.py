@@ -1,0 +1,162 @@
+"""What is done about a run, by what is known of it; pure functions, and the decisions they come to."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass
+
+from hostmesh.launcher.supervisor import failures, verdict
+from hostmesh.launcher.supervisor.failures import Failure, crashed_alike
+from hostmesh.launcher.supervisor.run_state import RunState
+from hostmesh.launcher.supervisor.verdict import Others, Verdict
+
+# Seconds that the other hosts get to answer once one has refused.
+REFUSED_TIMEOUT = 10.0
+
+
+@dataclass(frozen=True)
+class Wait:
+    """Nothing is to be done."""
+
+
+@dataclass(frozen=True)
+class Spawn:
+    """Start all processes."""
+
+
+@dataclass(frozen=True)
+class AskToStop:
+    """Send all processes this signal, unless that has been done."""
+
+    signal: int
+
+
+@dataclass(frozen=True)
+class End:
+    """Stop everything, and tell this verdict."""
+
+    verdict: Verdict
+
+
+Decision = Wait | Spawn | AskToStop | End
+
+
+def decide(state: RunState, now: float) -> Decision:
+    if state.interrupts:
+        return decide_stop(state, now)
+    if state.keep_going and state.spawned and not state.everyone_ended:
+        return Wait()
+    if state.was_preempted:
+        return End(verdict.preempted(state.saved_step))
+    if state.nursery_death is not None:
+        return End(state.nursery_death)
+    if (told := decide_failure(state, now)) is not None:
+        return told
+    if state.losses:
+        return End(blame_lost_host(state))
+    if state.everyone_ended:
+        return End(verdict.succeeded(state.num_processes, len(state.separate)))
+    return Wait() if state.spawned else decide_start(state, now)
+
+
+def decide_failure(state: RunState, now: float) -> Decision | None:
+    """A cause ends the run at once. Victims wait for one that may still become known; a lost host is such a cause."""
+    if not (state.failures or state.crashes):
+        return None
+    culprit = failures.find_culprit(state.failures, now, state.everyone_ended)
+    if culprit is not None and culprit.is_a_cause:
+        return End(blame(culprit, state))
+    more_may_come = not state.everyone_ended and (state.cause_is_leaving or state.a_host_is_quiet)
+    if state.losses or more_may_come:
+        return None
+    if (told := decide_absent(state, now)) is not None:
+        return told
+    return End(blame(culprit, state)) if culprit is not None else None
+
+
+def decide_absent(state: RunState, now: float) -> Decision | None:
+    """Victims without a cause: has somebody left as if all were done, or does jax name one that still runs?"""
+    victims = state.victims
+    if leaver := failures.find_leaver(state.early_leavers, victims, now, state.everyone_ended):
+        return End(verdict.process_left(leaver, victims, state.logs))
+    named = failures.find_named(victims, set(range(state.num_processes)) - state.exits.keys())
+    if named is None:
+        return None
+    if now - min(victim.at for victim in victims) < failures.NAMED_TIMEOUT:
+        return Wait()
+    return End(verdict.process_unheard(named, state.host_of(named).name, len(victims), state.logs))
+
+
+def decide_start(state: RunState, now: float) -> Decision:
+    """Every host's answer is waited for, so that all problems are told at once; but not for ever."""
+    refused = state.refused
+    refusals = {host.name: host.refusals for host in refused}
+    if (unreachable := state.unreachable) and state.all_have_answered:
+        problems = {host.name: host.problem for host in unreachable}
+        return End(verdict.unreachable(len(state.hosts), problems, refusals))
+    if state.unsendable is not None:
+        return End(verdict.unsendable(state.unsendable))
+    if refused:
+        others_may_answer = any(host.waiting_for for host in state.hosts)
+        is_late = now - min(host.refused_at for host in refused) > REFUSED_TIMEOUT
+        return Wait() if others_may_answer and not is_late else End(verdict.refused(refusals))
+    return Spawn() if state.all_are_ready else Wait()
+
+
+def decide_stop(state: RunState, now: float) -> Decision:
+    """Somebody asked the launcher to stop: the processes get some time, a second request ends it."""
+    patient = len(state.interrupts) == 1 and state.spawned
+    if patient and state.save_seconds is not None and (trouble := find_trouble_with_saving(state)):
+        return End(trouble)
+    in_time = now - state.interrupted_at < state.stop_grace
+    is_lost = bool(state.losses) and not state.keep_going
+    if patient and in_time and not state.nobody_is_waited_for and not is_lost:
+        return AskToStop(state.request)
+    number, step = state.interrupts[0], state.saved_step
+    if state.was_preempted and number == signal.SIGTERM:
+        return End(verdict.preempted(step))
+    own = [] if len(state.interrupts) > 1 else find_own_failures(state)
+    return End(verdict.stopped_by(number, step, state.was_preempted, own, state.logs))
+
+
+def find_own_failures(state: RunState) -> list[Failure]:
+    """The first one first; a process that the request itself ended is none."""
+    own = [f for f in state.failures if f.is_a_cause and not f.ended_as_asked]
+    return sorted(own, key=lambda failure: failure.at)
+
+
+def find_trouble_with_saving(state: RunState) -> Verdict | None:
+    """In a run that goes on, what went wrong before the request is none."""
+    causes = [f for f in find_own_failures(state) if f.process_id not in state.ended_before]
+    if causes:
+        return blame(causes[0], state)
+    return state.losses[0] if state.losses and not state.keep_going else None
+
+
+def blame(culprit: Failure, state: RunState) -> Verdict:
+    others = state.num_processes - 1
+    same = find_alike(culprit, state)
+    if len(same) == others:
+        # They are all the cause; the first of them that said something speaks for them.
+        alike = [f for f in state.failures if f.resembles(culprit)]
+        culprit = min(alike, key=lambda failure: (not failure.said, failure.process_id))
+    lost = len(state.lost_processes) if state.keep_going else 0
+    became = Others(others, len(same), state.succeeded, lost, state.keep_going)
+    return verdict.process_failed(culprit, became, state.logs)
+
+
+def blame_lost_host(state: RunState) -> Verdict:
+    losses = state.losses
+    if not (state.keep_going and state.spawned):
+        return losses[0]
+    lost = len(state.lost_processes)
+    elsewhere = Others(state.num_processes - lost, succeeded=state.succeeded, went_on=True)
+    return verdict.with_others(losses[0], len(losses), lost, elsewhere)
+
+
+def find_alike(culprit: Failure, state: RunState) -> set[int]:
+    """Others that failed in the same way, also if they were killed on their way out."""
+    alike = {failure.process_id for failure in state.failures if failure.resembles(culprit)}
+    if culprit.crash is not None:
+        alike |= {number for number, (_, crash) in state.crashes.items() if crashed_alike(culprit.crash, crash)}
+    return {number for number in alike if number != culprit.process_id and state.exits.get(number) != 0}

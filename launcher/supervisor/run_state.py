@@ -1,0 +1,191 @@
+"""All that is known about a run; the policy looks at nothing else."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass, field
+from typing import Any
+
+from hostmesh.launcher.plan import Plan
+from hostmesh.launcher.supervisor.clocks import Clock, same_clock
+from hostmesh.launcher.supervisor.failures import Failure
+from hostmesh.launcher.supervisor.host import HostState, Phase
+from hostmesh.launcher.supervisor.verdict import Verdict
+from hostmesh.worker.identity import EXIT_PREEMPTED
+
+ORDERLY = frozenset({0, EXIT_PREEMPTED})
+
+
+@dataclass
+class RunState:
+    """Hosts are in the order of the cluster file. Process ids are keys, times are those of the inbox's `now`."""
+
+    hosts: tuple[HostState, ...]
+    logs: str
+    grace: float = 3.0
+    keep_going: bool = False
+    # Start-up.
+    coordinator: tuple[str, int] | None = None
+    unsendable: str | None = None  # what is wrong with a file on this machine
+    spawned: bool = False
+    # Processes.
+    started: set[int] = field(default_factory=set)
+    joining: set[int] = field(default_factory=set)
+    joined: set[int] = field(default_factory=set)
+    separate: set[int] = field(default_factory=set)
+    exits: dict[int, int] = field(default_factory=dict)
+    crashes: dict[int, tuple[float, dict[str, Any]]] = field(default_factory=dict)
+    failures: list[Failure] = field(default_factory=list)
+    leavers: list[Failure] = field(default_factory=list)
+    nursery_death: Verdict | None = None
+    save_seconds: float | None = None
+    saved_step: int | None = None
+    # Requests to stop.
+    interrupts: list[int] = field(default_factory=list)
+    interrupted_at: float = 0.0
+    ended_before: set[int] = field(default_factory=set)  # processes that had ended when the run was asked to stop
+
+    def __post_init__(self) -> None:
+        self._by_process = {process_id: host for host in self.hosts for process_id in host.process_ids}
+        self.num_processes = len(self._by_process)
+        # In the order in which it became known. It is short, and a run of a thousand hosts asks for it at every event.
+        self._troubled = [host for host in self.hosts if host.refusals or host.problem or host.loss is not None]
+
+    # Hosts.
+
+    @property
+    def refused(self) -> list[HostState]:
+        return sorted((host for host in self._troubled if host.refusals), key=lambda host: host.number)
+
+    @property
+    def unreachable(self) -> list[HostState]:
+        found = (host for host in self._troubled if host.phase is Phase.UNREACHABLE)
+        return sorted(found, key=lambda host: host.number)
+
+    @property
+    def losses(self) -> list[Verdict]:
+        """Of hosts that had an agent, the first one first."""
+        return [host.loss for host in self._troubled if host.loss is not None]
+
+    @property
+    def lost_processes(self) -> set[int]:
+        """Those of lost hosts of which no exit is known."""
+        lost = (host.process_ids for host in self._troubled if host.loss is not None)
+        return {process_id for ids in lost for process_id in ids} - self.exits.keys()
+
+    @property
+    def all_have_answered(self) -> bool:
+        """Every host has an agent, or cannot have one."""
+        return all(host.phase is not Phase.CONNECTING for host in self.hosts)
+
+    @property
+    def all_are_ready(self) -> bool:
+        return all(host.phase is Phase.READY for host in self.hosts)
+
+    @property
+    def a_host_is_quiet(self) -> bool:
+        return any(host.is_quiet for host in self.hosts)
+
+    @property
+    def with_agent(self) -> list[HostState]:
+        return [host for host in self.hosts if host.has_agent]
+
+    def host_of(self, process_id: int) -> HostState:
+        return self._by_process[process_id]
+
+    def refuse(self, host: HostState, problem: str, now: float) -> None:
+        """A host may have several reasons, and may be lost after it has refused."""
+        if host.phase in (Phase.GREETED, Phase.PREPARING, Phase.READY):
+            host.phase = Phase.REFUSED
+        host.refusals.append(problem)
+        host.refused_at = host.refused_at or now
+        host.owed.clear()
+        host.waiting_for = ""
+        self._note_trouble(host)
+
+    def give_up(self, host: HostState, problem: str) -> None:
+        host.phase, host.problem, host.waiting_for = Phase.UNREACHABLE, problem, ""
+        self._note_trouble(host)
+
+    def lose(self, host: HostState, verdict: Verdict) -> None:
+        host.phase, host.loss = Phase.LOST, verdict
+        if host in self._troubled:
+            self._troubled.remove(host)
+        self._note_trouble(host)
+
+    def _note_trouble(self, host: HostState) -> None:
+        if host not in self._troubled:
+            self._troubled.append(host)
+
+    # Processes.
+
+    @property
+    def everyone_ended(self) -> bool:
+        return len(self.exits.keys() | self.lost_processes) == self.num_processes
+
+    @property
+    def nobody_is_waited_for(self) -> bool:
+        """Who has lost a peer only waits for its own end."""
+        waiting = {number for number, (_, crash) in self.crashes.items() if crash["lost_peer"]}
+        return len(self.exits.keys() | self.lost_processes | waiting) == self.num_processes
+
+    @property
+    def was_preempted(self) -> bool:
+        codes = set(self.exits.values())
+        return len(self.exits) == self.num_processes and codes <= ORDERLY and EXIT_PREEMPTED in codes
+
+    @property
+    def succeeded(self) -> int:
+        return sum(code == 0 for code in self.exits.values())
+
+    @property
+    def victims(self) -> list[Failure]:
+        """Also those that have said so and have not ended yet."""
+        known = {failure.process_id for failure in self.failures}
+        told = [
+            Failure(number, self.host_of(number).name, 1, at, "", crash)
+            for number, (at, crash) in self.crashes.items()
+            if number not in known and crash["lost_peer"]
+        ]
+        return [*self.failures, *told]
+
+    @property
+    def early_leavers(self) -> list[Failure]:
+        """Who never joined the others cannot be missed by them."""
+        return [each for each in self.leavers if not self.joined or each.process_id in self.joined]
+
+    @property
+    def cause_is_leaving(self) -> bool:
+        """A process has raised an exception of its own and runs its exit handlers, for which it has some seconds."""
+        leaving = [crash for process_id, (_, crash) in self.crashes.items() if process_id not in self.exits]
+        return any(not crash["lost_peer"] for crash in leaving)
+
+    # Requests to stop.
+
+    @property
+    def stop_grace(self) -> float:
+        """A save takes every process: once one is gone in another way, there is nothing to wait for."""
+        left = [code for number, code in self.exits.items() if number not in self.ended_before]
+        if self.save_seconds is None or not ORDERLY.issuperset(left):
+            return self.grace
+        return max(self.grace, self.save_seconds)
+
+    @property
+    def request(self) -> int:
+        """The signal that asks processes to stop: what the launcher got; SIGTERM where that makes them save."""
+        is_ctrl_c = self.interrupts[0] == signal.SIGINT
+        return signal.SIGINT if is_ctrl_c and self.save_seconds is None else signal.SIGTERM
+
+
+def begin_state(plan: Plan, logs: str = "") -> RunState:
+    """Of a run that has a plan, and whose hosts are not known yet."""
+    cluster = plan.cluster
+    is_here = cluster.transport == "local"
+    ids: list[list[int]] = [[] for _ in cluster.hosts]
+    for process in plan.processes:
+        ids[process.host].append(process.process_id)
+    hosts = (
+        HostState(number, host.address, tuple(ids[number]), clock=same_clock() if is_here else Clock())
+        for number, host in enumerate(cluster.hosts)
+    )
+    return RunState(tuple(hosts), logs, cluster.grace, cluster.keep_going)
