@@ -134,13 +134,6 @@ class Agent:
             self.woken.recv(4096)
         except BlockingIOError:
             pass
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if pid == 0:
-                return
-            code = os.waitstatus_to_exitcode(status)
+        for pid, code in process_tree.reap():
             if not self.starter.note_reaped(pid, code):
                 self.processes.note_reaped(pid, code)

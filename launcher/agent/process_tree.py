@@ -1,11 +1,11 @@
-"""The tree of processes below one agent: find and kill all of them, by descent and by the mark in their environment."""
+"""The processes below one agent, found by descent and by the mark in their environment: find, kill and reap them."""
 
 from __future__ import annotations
 
 import os
 import signal
 import time
-from typing import Callable, Dict, Iterable, List, Set
+from typing import Callable, Dict, Iterable, Iterator, List, Set, Tuple
 
 from hostmesh.launcher.agent.files import read_if_there
 
@@ -30,7 +30,8 @@ def kill_all(mark: str, spare: Set[int], note: Note = ignore, timeout: float = 4
     began = time.monotonic()
     while victims := find_all(mark, os.getpid()) - spare:
         _end(victims, note, began)
-        _reap()
+        for _ in reap():
+            pass
         if time.monotonic() > began + timeout:
             return sorted(victims)
         time.sleep(PAUSE)
@@ -102,9 +103,10 @@ def _kill(pids: Iterable[int]) -> None:
             pass
 
 
-def _reap() -> None:
+def reap() -> Iterator[Tuple[int, int]]:
+    """The children that have ended by now: pid and exit code, which is negative for a signal."""
     try:
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
+        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            yield ended[0], os.waitstatus_to_exitcode(ended[1])
     except ChildProcessError:
-        pass
+        pass  # there are no children at all
