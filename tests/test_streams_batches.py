@@ -270,6 +270,7 @@ TF_DATA: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
 }
 
 
+@pytest.mark.xdist_group("tensorflow")
 @pytest.mark.parametrize("kind", TF_DATA)
 def test_tf_data(kind: str) -> None:
     tf = pytest.importorskip("tensorflow", reason="hostmesh[tensorflow]")
