@@ -6,7 +6,9 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check install --quiet --constraint constraints.txt
 SYSTEMS := tensorflow,torch,hugging-face,datarax
 SOURCES := src/hostmesh/__init__.py launcher worker tests examples benchmarks
-PARALLEL := $(BIN)/pytest -n auto --dist loadgroup --durations=10
+# Many tests wait for a process or a signal: three workers for two cores keep them busy meanwhile.
+WORKERS ?= $(or $(shell expr \( $$(getconf _NPROCESSORS_ONLN) \* 3 + 1 \) / 2),auto)
+PARALLEL := $(BIN)/pytest -n $(WORKERS) --dist loadgroup --durations=10
 CLUSTER_SCRIPT := PYTHON=$(BIN)/python docker/cluster.sh
 
 .PHONY: demo test test-slow test-newest test-docker check benchmark cluster cluster-image cluster-down cluster-clean clean

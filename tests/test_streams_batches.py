@@ -172,6 +172,7 @@ TORCH = {
 }
 
 
+@pytest.mark.xdist_group("torch")
 @pytest.mark.parametrize("kind", TORCH)
 def test_torch(torch: Any, kind: str) -> None:
     data = torch.utils.data

@@ -332,6 +332,7 @@ def test_tf_data(kind: str) -> None:
     check_resumed(make, epochs=2, batch_size=16)
 
 
+@pytest.mark.xdist_group("torch")
 def test_torch() -> None:
     torch = pytest.importorskip("torch", reason="hostmesh[torch]")
 

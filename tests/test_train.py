@@ -127,37 +127,6 @@ def test_stopped_and_continued_elsewhere_it_ends_as_if_never_stopped(start: Star
         assert found[name] == pytest.approx(wanted[name], abs=1e-5)
 
 
-def test_ctrl_c_saves_and_a_finished_run_only_evaluates(start: Start, launch: Launch, tmp_path: Path) -> None:
-    run = start("--local", "1", *LONG, "--steps", "100000")
-    run.await_event("metrics")
-    run.launcher.send_signal(signal.SIGINT)
-    assert run.wait() == 130
-    saved = run.result["saved_step"]
-    assert f"stopped by Ctrl-C; saved at step {saved}" in run.stderr
-
-    options = ("--local", "1", "--steps", "20", "--checkpoint-dir", "short")
-    first = launch(*options)
-    assert first.returncode == 0, first.stdout + first.stderr
-    trained = re.search(r"trained 20 steps in .*: loss \d.*(test accuracy .*, test loss [\d.]+),", first.stdout)
-    assert trained, first.stdout
-    again = launch(*options)
-    assert again.returncode == 0 and "nothing is left to train: step 20 is saved in short" in again.stdout
-    assert re.search(f"evaluated step 20 in .* s: {re.escape(trained[1])}", again.stdout), again.stdout
-    assert "nan" not in again.stdout and "trained" not in again.stdout
-    fewer = launch(*options, "--steps", "10")
-    assert fewer.returncode == 2 and "Traceback" not in fewer.stdout + fewer.stderr
-    wanted = "found a checkpoint at step 20 in short, wanted one of at most 10 steps (--steps 10): ask for at least 20"
-    assert wanted in fewer.stderr
-
-
-def test_it_shows_how_it_goes(launch: Launch) -> None:
-    done = launch("--local", "1", "--devices", "2", "--steps", "4000", "--eval-every", "1500")
-    assert done.returncode == 0, done.stderr
-    line = re.compile(r"step +\d+/4000  loss \d\.\d{4}  [\d,]+ records/s  \d+\.\d% waiting for input  \d+:\d\d left")
-    assert line.search(done.stdout), done.stdout
-    assert len(re.findall(r"step (?:1500|3000): test accuracy 0\.\d+ \(\d+ of 360\)", done.stdout)) == 2
-
-
 # The job once for each list of options, in one start: its exit code and what it says of a mistake.
 RUN_ALL = """
 import contextlib, io, json, sys
@@ -191,6 +160,40 @@ def run_all(launch: Launch, script: Script, processes: int, devices: int, *runs:
     ]
     assert all(each == said[0] for each in said) and len(said[0]) == len(runs), done.stdout
     return said[0]
+
+
+def test_ctrl_c_saves(start: Start) -> None:
+    run = start("--local", "1", *LONG, "--steps", "100000")
+    run.await_event("metrics")
+    run.launcher.send_signal(signal.SIGINT)
+    assert run.wait() == 130
+    saved = run.result["saved_step"]
+    assert f"stopped by Ctrl-C; saved at step {saved}" in run.stderr
+
+
+def test_a_finished_run_only_evaluates(launch: Launch, script: Script) -> None:
+    """Three times in one start: trained, with nothing left to train, and with fewer steps than are saved."""
+    options = ("--steps", "20", "--checkpoint-dir", "short")
+    runs = json.dumps([options, options, (*options, "--steps", "10")])
+    done = launch("--local", "1", script(RUN_ALL, "run_all.py"), runs)
+    assert done.returncode == 0, done.stdout + done.stderr
+    first, second, fewer = (json.loads(line) for line in re.findall("RESULT (.*)", done.stdout))
+    assert (first[0], second[0], fewer[0]) == (0, 0, 2), done.stdout
+    before, again, *_ = done.stdout.split("RESULT ")
+    trained = re.search(r"trained 20 steps in .*: loss \d.*(test accuracy .*, test loss [\d.]+),", before)
+    assert trained and "nothing is left to train: step 20 is saved in short" in again, done.stdout
+    assert re.search(f"evaluated step 20 in .* s: {re.escape(trained[1])}", again), again
+    assert "nan" not in again and "trained" not in again
+    wanted = "found a checkpoint at step 20 in short, wanted one of at most 10 steps (--steps 10): ask for at least 20"
+    assert wanted in fewer[1]
+
+
+def test_it_shows_how_it_goes(launch: Launch) -> None:
+    done = launch("--local", "1", "--devices", "2", "--steps", "4000", "--eval-every", "1500")
+    assert done.returncode == 0, done.stderr
+    line = re.compile(r"step +\d+/4000  loss \d\.\d{4}  [\d,]+ records/s  \d+\.\d% waiting for input  \d+:\d\d left")
+    assert line.search(done.stdout), done.stdout
+    assert len(re.findall(r"step (?:1500|3000): test accuracy 0\.\d+ \(\d+ of 360\)", done.stdout)) == 2
 
 
 MISTAKES: list[tuple[tuple[str, ...], int, str]] = [
