@@ -6,15 +6,26 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check install --quiet --constraint constraints.txt
 SYSTEMS := tensorflow,torch,hugging-face,datarax
 SOURCES := src/hostmesh/__init__.py launcher worker tests examples benchmarks
+# Many tests wait for a process or a signal: three workers for two cores keep them busy meanwhile.
+WORKERS ?= $(or $(shell expr \( $$(getconf _NPROCESSORS_ONLN) \* 3 + 1 \) / 2),auto)
+PARALLEL := $(BIN)/pytest -n $(WORKERS) --dist loadgroup --durations=10
 CLUSTER_SCRIPT := PYTHON=$(BIN)/python docker/cluster.sh
 
-.PHONY: demo test test-docker check benchmark cluster cluster-image cluster-down cluster-clean clean
+.PHONY: demo test test-slow test-newest test-docker check benchmark cluster cluster-image cluster-down cluster-clean clean
 
 demo: $(VENV)/core
 	$(BIN)/launch --local 4 --devices 2
 
 test: $(VENV)/test
-	$(BIN)/pytest -n auto --dist loadgroup $(PYTEST)
+	$(PARALLEL) -m 'not slow' $(PYTEST)
+
+test-slow: $(VENV)/test
+	$(PARALLEL) -m slow $(PYTEST)
+
+# A few tests of every part with the newest Python and jax that install, where there is a Python newer than 3.11.
+test-newest:
+	.ci/newest.sh $(VENV)-newest
+	test ! -x $(VENV)-newest/bin/pytest || $(VENV)-newest/bin/pytest -n auto -m newest $(PYTEST)
 
 test-docker: $(VENV)/test
 	$(CLUSTER_SCRIPT) image
@@ -43,7 +54,7 @@ cluster-clean: $(VENV)/python
 	$(CLUSTER_SCRIPT) clean
 
 clean:
-	rm -rf $(VENV) runs
+	rm -rf $(VENV) $(VENV)-newest runs
 
 $(VENV)/python:
 	$(PYTHON) -m venv $(VENV) || python3 -m venv $(VENV)

@@ -10,7 +10,7 @@ from typing import Any
 from fake_agent import FakeAgent
 
 from hostmesh.launcher import wire
-from hostmesh.launcher.cluster.file import Cluster, Host, Job
+from hostmesh.launcher.cluster.model import Cluster, Host, Job
 from hostmesh.launcher.launch import write_result
 from hostmesh.launcher.output.events import EventLog
 from hostmesh.launcher.output.run_folder import Run

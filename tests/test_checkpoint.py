@@ -96,6 +96,7 @@ kept.close()
 )
 
 
+@pytest.mark.newest
 def test_a_state_goes_bit_for_bit_to_other_processes_devices_and_meshes(
     start: Start, script: Script, tmp_path: Path
 ) -> None:
@@ -264,6 +265,7 @@ Path(f"stopped-{me}").write_text(str(step))
 """
 
 
+@pytest.mark.newest
 @pytest.mark.parametrize("processes", [1, 3])
 def test_sigterm_at_one_process_stops_all_at_the_same_step(
     start: Start, script: Script, tmp_path: Path, processes: int

@@ -29,6 +29,7 @@ def train(fault: str = "pass", steps: int = 10**9) -> str:
     return TRAIN.format(fault=fault, steps=steps)
 
 
+@pytest.mark.newest
 @pytest.mark.parametrize("how", [[], ["--cold"]], ids=["warm", "cold"])
 def test_an_exception_in_one_process_is_the_verdict(start: Start, script: Script, how: list[str]) -> None:
     run = start("--local", "4", *how, script(train("raise ValueError('checkpoint is newer than the data')")))
@@ -41,6 +42,7 @@ def test_an_exception_in_one_process_is_the_verdict(start: Start, script: Script
     assert not processes_of(run.id)
 
 
+@pytest.mark.newest
 def test_a_killed_process_is_the_verdict_and_not_its_peers(start: Start, script: Script) -> None:
     run = start("--local", "4", script(train()))
     pid = run.await_event("process started", process_id=1)["pid"]
@@ -123,6 +125,7 @@ def test_an_exit_code_that_the_system_would_take_for_0(start: Start, script: Scr
     assert run.log(0).decode() == f"error: {wanted}\n"
 
 
+@pytest.mark.newest
 def test_an_error_in_a_callback_of_jax_is_told_as_the_users_own(start: Start, script: Script) -> None:
     text = (
         "import jax\ndef divide(x):\n    return int(x) // 0\ndef step(x):\n"

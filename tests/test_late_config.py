@@ -60,6 +60,7 @@ def other_value(name: str, now: str, kind: str, choices: list[str]) -> str:
     return {"<class 'int'>": "7", "<class 'float'>": "0.25"}.get(kind, "words")
 
 
+@pytest.mark.newest
 def test_options_are_read_as_at_jaxs_own_import() -> None:
     defaults, kinds = read_options("plain", {}, {})
     values = {name.upper(): other_value(name, defaults[name], *kinds[name]) for name in defaults}

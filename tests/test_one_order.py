@@ -1,14 +1,19 @@
-"""The global batch at a step is the same array for every topology, mesh, loading strategy and after every restore."""
+"""The global batch at a step is the same array for every topology, mesh, loading strategy and after every restore, and
+an epoch holds every record once: one start of each topology shows both.
+"""
 
 from __future__ import annotations
 
+import subprocess
+from collections import Counter
 from pathlib import Path
 
 import pytest
-from conftest import Launch, Script
+from conftest import LAUNCH, Launch, Script, clean_env
+from used_records import BATCH, LENGTH, USE, check_carried, collect, write_records
 
 # Rows of three kinds: an image that `map` changes at random, a sequence that is cut along both axes, and an id.
-# The first run saves whole batches; the others compare each device's part with them.
+# Without more arguments it saves whole batches; else it compares each device's part with them.
 CHECK = """
 import itertools
 import sys
@@ -67,7 +72,7 @@ def compare(step, batch, wanted):
 
 hostmesh.join()
 devices, processes = jax.device_count(), jax.process_count()
-if len(sys.argv) > 2:
+if len(sys.argv) == 2:
     loader = make(hostmesh.make_mesh(data=1), "per_process", 0, 0)
     whole = {f"{k}/{name}": array for k, batch in enumerate(loader) for name, array in batch.items()}
     loader = make_collated(hostmesh.make_mesh(data=1), "per_process")
@@ -87,10 +92,11 @@ if processes > 1 and devices > processes:
     ordered = np.array(jax.devices()).reshape(processes, -1).T
     meshes["across"] = jax.sharding.Mesh(ordered.reshape(-1, processes), ("data", "model"))
 tiers = itertools.cycle([(2, 1), (0, 0), (2, 0), (1, 2), (0, 1)])
-random = np.random.default_rng(0)
+# A start at the first step, at the last one and at two others: each loading meets all of them, one in each mesh.
+starts = [0, STEPS - 1, *np.random.default_rng([processes, devices]).integers(1, STEPS, 2).tolist()]
 checked = 0
-for name, mesh in meshes.items():
-    for loading in ("per_process", "per_device", "global", "reshard"):
+for number, (name, mesh) in enumerate(meshes.items()):
+    for nth, loading in enumerate(("per_process", "per_device", "global", "reshard")):
         loader = make(mesh, loading, *next(tiers))
         for batch in loader:
             compare(loader.step - 1, batch, wanted)
@@ -100,36 +106,61 @@ for name, mesh in meshes.items():
         loader.restore(STEPS - 2)
         for batch in loader:
             compare(f"c{loader.step - 1}", batch, wanted)
-        for start in (0, STEPS - 1, *random.integers(1, STEPS, 2).tolist()):
-            again = make(mesh, loading, *next(tiers))
-            again.restore(start)
-            for _ in range(min(3, STEPS - start)):
-                compare(again.step, next(again), wanted)
-            again.close()
+        start = starts[(nth + number) % len(starts)]
+        again = make(mesh, loading, *next(tiers))
+        again.restore(start)
+        for _ in range(min(3, STEPS - start)):
+            compare(again.step, next(again), wanted)
+        again.close()
 if jax.process_index() == 0:
     print("meshes", ",".join(meshes), "checked", checked)
 """
 
 
+# After the same start: epochs of records from files, as PROGRAM ROWS SOURCE [TAIL EPOCHS …]
+EPOCHS = """
+for words in sys.argv[3:]:
+    use(sys.argv[2], *words.split())
+"""
+
+
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    import subprocess
-
-    from conftest import LAUNCH, clean_env
-
     folder = tmp_path_factory.mktemp("reference")
     (folder / "check.py").write_text(CHECK)
-    args = ["--local", "1", "check.py", str(folder / "batches.npz"), "save"]
+    args = ["--local", "1", "check.py", str(folder / "batches.npz")]
     subprocess.run([*LAUNCH, *args], cwd=folder, env=clean_env(), check=True, capture_output=True, timeout=240)
     return folder / "batches.npz"
 
 
-@pytest.mark.parametrize("devices", [1, 2, 4])
-@pytest.mark.parametrize("processes", [1, 2, 4])
-def test_every_topology_mesh_and_loading_gives_the_same_arrays(
-    launch: Launch, script: Script, reference: Path, processes: int, devices: int
+TOPOLOGIES = [
+    (1, 1),
+    (1, 2),
+    (1, 4),
+    (2, 1),
+    pytest.param(2, 2, marks=pytest.mark.newest),
+    (2, 4),
+    (4, 1),
+    (4, 2),
+    pytest.param(4, 4, marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize(("processes", "devices"), TOPOLOGIES)
+def test_every_topology_mesh_and_loading_gives_the_same_arrays_and_each_record_once_an_epoch(
+    launch: Launch, script: Script, reference: Path, tmp_path: Path, processes: int, devices: int
 ) -> None:
-    done = launch("--local", str(processes), "--devices", str(devices), script(CHECK), str(reference), timeout=240)
+    program = script(CHECK + USE + EPOCHS)
+    epochs = ("pad 1 0 -1 per_process padded", "carry 3 0 -1 per_process carried")
+    topology = ("--local", str(processes), "--devices", str(devices))
+    done = launch(*topology, program, str(reference), write_records(tmp_path), *epochs, timeout=240)
     assert done.returncode == 0, done.stdout + done.stderr
     meshes = 1 + (processes * devices % 2 == 0) + (processes * devices % 4 == 0) + (processes > 1 and devices > 1)
     assert f"checked {meshes * 4 * 21}" in done.stdout
+
+    used, state, total = collect(tmp_path, "padded")
+    assert state == total == -(-LENGTH // BATCH)
+    assert Counter(record for _, record in used) == Counter(range(LENGTH))
+    used, state, total = collect(tmp_path, "carried")
+    assert state == total == 3 * LENGTH // BATCH
+    check_carried(used, 3)

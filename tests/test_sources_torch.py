@@ -15,43 +15,55 @@ from hostmesh.worker.errors import DataError
 from hostmesh.worker.sources import as_source
 from hostmesh.worker.sources.base import BlockSource, RecordSource, Source
 
-torch = pytest.importorskip("torch", reason="hostmesh[torch]")
+# One worker imports torch, and only when it comes to these tests.
+pytestmark = pytest.mark.xdist_group("torch")
 
 COUNT = 40
 IMAGES = np.arange(COUNT * 6, dtype=np.float32).reshape(COUNT, 2, 3)
 LABELS = np.arange(COUNT, dtype=np.int64)
 
 
-class Records(torch.utils.data.Dataset):  # type: ignore[misc]
-    def __len__(self) -> int:
-        return COUNT
-
-    def __getitem__(self, n: int) -> Any:
-        return {"image": torch.from_numpy(IMAGES[n]), "label": int(LABELS[n])}
+@pytest.fixture
+def torch() -> Any:
+    return pytest.importorskip("torch", reason="hostmesh[torch]")
 
 
-class Many(Records):
-    asked = 0
+def make_dataset(torch: Any, kind: str) -> Any:
+    """Tensors, records one by one, or many records at a time."""
+    if kind == "tensors":
+        return torch.utils.data.TensorDataset(torch.from_numpy(LABELS))
 
-    def __getitems__(self, ids: list[int]) -> Any:
-        self.asked += 1
-        return [self[n] for n in ids]
+    class Records(torch.utils.data.Dataset):  # type: ignore[misc]
+        def __len__(self) -> int:
+            return COUNT
+
+        def __getitem__(self, n: int) -> Any:
+            return {"image": torch.from_numpy(IMAGES[n]), "label": int(LABELS[n])}
+
+    class Many(Records):
+        asked = 0
+
+        def __getitems__(self, ids: list[int]) -> Any:
+            self.asked += 1
+            return [self[n] for n in ids]
+
+    return {"records": Records, "many": Many}[kind]()
 
 
-def test_a_tensor_dataset_is_read_in_blocks() -> None:
+def test_a_tensor_dataset_is_read_in_blocks(torch: Any) -> None:
     source = as_source(torch.utils.data.TensorDataset(torch.from_numpy(IMAGES), torch.from_numpy(LABELS)))
     check_contract(source, (IMAGES, LABELS))
     assert isinstance(source, BlockSource) and source.name == "torch:TensorDataset"
 
 
-@pytest.mark.parametrize("kind", [Records, Many])
-def test_a_map_style_dataset_is_a_source(kind: Any) -> None:
-    dataset = kind()
+@pytest.mark.parametrize("kind", ["records", "many"])
+def test_a_map_style_dataset_is_a_source(torch: Any, kind: str) -> None:
+    dataset = make_dataset(torch, kind)
     check_contract(as_source(dataset), {"image": IMAGES, "label": LABELS})
-    assert kind is Records or dataset.asked
+    assert kind == "records" or dataset.asked
 
 
-def test_a_tensor_dataset_with_rows_of_its_own_is_asked_for_them() -> None:
+def test_a_tensor_dataset_with_rows_of_its_own_is_asked_for_them(torch: Any) -> None:
     class Doubled(torch.utils.data.TensorDataset):  # type: ignore[misc]
         def __getitem__(self, n: int) -> Any:
             return tuple(2 * tensor for tensor in super().__getitem__(n))
@@ -59,35 +71,30 @@ def test_a_tensor_dataset_with_rows_of_its_own_is_asked_for_them() -> None:
     check_contract(as_source(Doubled(torch.from_numpy(IMAGES))), (2 * IMAGES,))
 
 
-@pytest.mark.parametrize(
-    ("whole", "kind"),
-    [(torch.utils.data.TensorDataset(torch.from_numpy(LABELS)), BlockSource), (Many(), RecordSource)],
-)
-def test_a_random_split_is_read_like_the_whole(whole: Any, kind: Any) -> None:
-    part, rest = torch.utils.data.random_split(whole, [30, 10], torch.Generator().manual_seed(0))
+@pytest.mark.parametrize(("whole", "kind"), [("tensors", BlockSource), ("many", RecordSource)])
+def test_a_random_split_is_read_like_the_whole(torch: Any, whole: str, kind: Any) -> None:
+    dataset = make_dataset(torch, whole)
+    part, rest = torch.utils.data.random_split(dataset, [30, 10], torch.Generator().manual_seed(0))
     for subset in (part, rest):
         source = as_source(subset)
         assert isinstance(source, kind) and isinstance(source, Source)
         found = source.read(np.arange(len(subset)))
         labels = found["label"] if kind is RecordSource else found[0]
         assert labels.tolist() == list(subset.indices)
-    check_contract(as_source(torch.utils.data.ConcatDataset([whole, whole])), _twice(whole))
-
-
-def _twice(whole: Any) -> Any:
-    records = {"image": np.concatenate([IMAGES] * 2), "label": np.concatenate([LABELS] * 2)}
-    return records if isinstance(whole, Many) else (records["label"],)
+    twice = {"image": np.concatenate([IMAGES] * 2), "label": np.concatenate([LABELS] * 2)}
+    wanted: Any = twice if whole == "many" else (twice["label"],)
+    check_contract(as_source(torch.utils.data.ConcatDataset([dataset, dataset])), wanted)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "int8", "uint8", "bool", "complex64"])
-def test_tensors_keep_their_types(dtype: str) -> None:
+def test_tensors_keep_their_types(torch: Any, dtype: str) -> None:
     tensor = torch.ones(3, 2).to(getattr(torch, dtype))
     source = as_source(torch.utils.data.TensorDataset(tensor))
     assert isinstance(source, Source)
     assert source.read(make_ids(0))[0].dtype == np.dtype(dtype)
 
 
-def test_bfloat16_and_tensors_with_gradients_are_read() -> None:
+def test_bfloat16_and_tensors_with_gradients_are_read(torch: Any) -> None:
     import ml_dtypes
 
     source = as_source(torch.utils.data.TensorDataset(torch.full((3,), 1.5, requires_grad=True, dtype=torch.bfloat16)))
@@ -96,7 +103,7 @@ def test_bfloat16_and_tensors_with_gradients_are_read() -> None:
     assert block.dtype == ml_dtypes.bfloat16 and block.astype(np.float32).tolist() == [1.5, 1.5]
 
 
-def test_a_dataset_without_a_length_is_refused() -> None:
+def test_a_dataset_without_a_length_is_refused(torch: Any) -> None:
     class Endless(torch.utils.data.Dataset):  # type: ignore[misc]
         def __getitem__(self, n: int) -> int:
             return n

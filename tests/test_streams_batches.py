@@ -172,6 +172,7 @@ TORCH = {
 }
 
 
+@pytest.mark.xdist_group("torch")
 @pytest.mark.parametrize("kind", TORCH)
 def test_torch(torch: Any, kind: str) -> None:
     data = torch.utils.data
@@ -270,6 +271,7 @@ TF_DATA: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
 }
 
 
+@pytest.mark.xdist_group("tensorflow")
 @pytest.mark.parametrize("kind", TF_DATA)
 def test_tf_data(kind: str) -> None:
     tf = pytest.importorskip("tensorflow", reason="hostmesh[tensorflow]")

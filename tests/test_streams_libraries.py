@@ -85,6 +85,9 @@ def test_a_batch_that_is_taken_apart_gives_records() -> None:
     assert as_stream(apart, batched=True).batched
 
 
+needs_torch = pytest.mark.xdist_group("torch")
+
+
 @pytest.fixture(scope="session")
 def torch() -> Any:
     return pytest.importorskip("torch", reason="hostmesh[torch]")
@@ -98,10 +101,12 @@ def torch_records(torch: Any) -> Any:
     return Records()
 
 
+@needs_torch
 def test_torch_iterable_datasets(torch: Any) -> None:
     check_stream(lambda **options: as_stream(torch_records(torch), **options), batched=False)
 
 
+@needs_torch
 @pytest.mark.parametrize("batch_size", [None, 4])
 def test_torch_loaders(torch: Any, batch_size: int | None) -> None:
     loader = torch.utils.data.DataLoader(torch_records(torch), batch_size=batch_size)
@@ -109,12 +114,14 @@ def test_torch_loaders(torch: Any, batch_size: int | None) -> None:
     assert isinstance(as_source(loader), Stream)
 
 
+@needs_torch
 def test_text_that_torch_collates_is_an_array(torch: Any) -> None:
     records = [{"n": np.int64(n), "pair": (str(n), n)} for n in range(4)]
     (block,) = as_stream(torch.utils.data.DataLoader(records, batch_size=4)).open(0, 1)
     assert block["pair"][0].tolist() == ["0", "1", "2", "3"] and block["pair"][0].dtype == object
 
 
+@needs_torch
 def test_a_torch_loader_that_shuffles_without_a_seed_is_refused(torch: Any) -> None:
     records = [make_record(n) for n in range(COUNT)]
     samplers = torch.utils.data.BatchSampler(torch.utils.data.RandomSampler(records), 4, drop_last=False)
@@ -135,6 +142,7 @@ def test_a_torch_loader_that_shuffles_without_a_seed_is_refused(torch: Any) -> N
     assert first[0] != first[1]
 
 
+@needs_torch
 def test_a_torch_loader_of_one_part_is_refused(torch: Any) -> None:
     records = [make_record(n) for n in range(COUNT)]
     sampler = torch.utils.data.distributed.DistributedSampler(records, num_replicas=4, rank=1)

@@ -310,6 +310,7 @@ def test_hugging_face(kind: str, shards: int) -> None:
     check_resumed(make, epochs=2, has_state=kind != "shuffled")  # what a shuffle's buffer holds is not in its state
 
 
+@pytest.mark.xdist_group("tensorflow")
 @pytest.mark.parametrize("kind", ["plain", "reshuffled", "batched", "large buffer", "generator"])
 def test_tf_data(kind: str) -> None:
     tf = pytest.importorskip("tensorflow", reason="hostmesh[tensorflow]")
@@ -331,6 +332,7 @@ def test_tf_data(kind: str) -> None:
     check_resumed(make, epochs=2, batch_size=16)
 
 
+@pytest.mark.xdist_group("torch")
 def test_torch() -> None:
     torch = pytest.importorskip("torch", reason="hostmesh[torch]")
 

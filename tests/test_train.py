@@ -9,13 +9,14 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 import pytest
-from conftest import LAUNCH, REPO, Launch, Start, clean_env, processes_of
+from conftest import LAUNCH, REPO, Launch, Script, Start, clean_env, processes_of
 
 from hostmesh.worker.job import settings
 from hostmesh.worker.job.model import are_finite, init_params, init_state, make_optimizer
@@ -24,7 +25,7 @@ from hostmesh.worker.loading.order import Order
 from hostmesh.worker.mesh import make_mesh
 
 OWN = re.compile(r"digits:train|step +\d+/168|trained 168 steps|accuracy")
-ANNOUNCED = "digits:train: 1,437 records, 10 classes; 4 processes, 8 devices, mesh data=4, model=2; "
+ANNOUNCED = "digits:train: 1,437 records, 10 classes; 2 processes, 4 devices, mesh data=2, model=2; "
 
 
 def summary_in(folder: Path) -> dict[str, Any]:
@@ -35,12 +36,12 @@ def summary_in(folder: Path) -> dict[str, Any]:
 
 
 def test_without_a_script_digits_are_learnt(launch: Launch, tmp_path: Path) -> None:
-    done = launch("--local", "4", "--devices", "2", timeout=240)
+    done = launch("--local", "2", "--devices", "2", timeout=240)
     assert done.returncode == 0, done.stdout + done.stderr
     summary = summary_in(tmp_path)
     assert f"{ANNOUNCED}168 steps of 128; 51 records left out" in done.stdout  # of 15 × 1,437
     assert summary["eval_accuracy"] >= 0.95 and summary["eval_records"] == 360
-    assert summary["steps"] == 168 and summary["mesh"] == {"data": 4, "model": 2}
+    assert summary["steps"] == 168 and summary["mesh"] == {"data": 2, "model": 2}
     last = [line for line in done.stdout.splitlines() if line][-1]
     assert f"trained 168 steps in {summary['seconds']:.1f} s" in last
     assert "waiting for input" in last and "test accuracy 0.9" in last
@@ -49,18 +50,24 @@ def test_without_a_script_digits_are_learnt(launch: Launch, tmp_path: Path) -> N
     assert len(own) >= 3 and all(line.startswith("[0 ") for line in own), done.stdout
 
 
-SHORT = ("--epochs", "4", "--batch-size", "64")
+SHORT = ("--steps", "26", "--batch-size", "64")  # into the second epoch, which begins after 22.5 steps
 
 TOPOLOGIES = [
-    ("1", "1", ()),
-    ("1", "2", ("--mesh", "data=-1")),
     ("1", "4", ("--loading", "reshard", "--mesh", "data=2,model=2")),
     ("2", "1", ("--loading", "global")),
-    ("2", "2", ("--loading", "per_device")),
-    ("2", "4", ("--mesh", "data=2,model=4")),
+    ("2", "2", ("--mesh", "data=-1", "--loading", "per_device", "--tail", "carry")),
     ("4", "1", ("--mesh", "data=2,model=2", "--span-processes", "--loading", "reshard")),
-    ("4", "1", ("--mesh", "model=2,data=2", "--span-processes", "--loading", "per_device")),
-    ("4", "2", ("--mesh", "data=-1", "--tail", "carry")),
+    *(
+        pytest.param(*topology, marks=pytest.mark.slow)
+        for topology in (
+            ("1", "1", ()),
+            ("1", "2", ("--mesh", "data=-1")),
+            ("2", "2", ("--loading", "per_device")),
+            ("2", "4", ("--mesh", "data=2,model=4")),
+            ("4", "1", ("--mesh", "model=2,data=2", "--span-processes", "--loading", "per_device")),
+            ("4", "2", ("--mesh", "data=-1", "--tail", "carry")),
+        )
+    ),
 ]
 
 
@@ -120,7 +127,42 @@ def test_stopped_and_continued_elsewhere_it_ends_as_if_never_stopped(start: Star
         assert found[name] == pytest.approx(wanted[name], abs=1e-5)
 
 
-def test_ctrl_c_saves_and_a_finished_run_only_evaluates(start: Start, launch: Launch, tmp_path: Path) -> None:
+# The job once for each list of options, in one start: its exit code and what it says of a mistake.
+RUN_ALL = """
+import contextlib, io, json, sys
+from hostmesh.worker.errors import WorkerError
+from hostmesh.worker.job.settings import read_settings
+from hostmesh.worker.job.train import main
+
+for options in json.loads(sys.argv[1]):
+    said = io.StringIO()
+    code = 0
+    try:
+        with contextlib.redirect_stderr(said):
+            main(read_settings(options))
+    except SystemExit as stop:
+        code = stop.code
+    except WorkerError as error:
+        code = error.exit_code
+        said.write(str(error))
+    print("RESULT", json.dumps([code, said.getvalue()]), flush=True)
+"""
+
+
+def run_all(launch: Launch, script: Script, processes: int, devices: int, *runs: Sequence[str]) -> list[Any]:
+    """(code, what was said) of each, the same in every process."""
+    topology = ("--local", str(processes), "--devices", str(devices))
+    done = launch(*topology, script(RUN_ALL, "run_all.py"), json.dumps(runs), timeout=110)
+    assert done.returncode == 0, done.stdout + done.stderr
+    said = [
+        [json.loads(line) for line in re.findall(rf"^\[{process} .*RESULT (.*)", done.stdout, re.MULTILINE)]
+        for process in range(processes)
+    ]
+    assert all(each == said[0] for each in said) and len(said[0]) == len(runs), done.stdout
+    return said[0]
+
+
+def test_ctrl_c_saves(start: Start) -> None:
     run = start("--local", "1", *LONG, "--steps", "100000")
     run.await_event("metrics")
     run.launcher.send_signal(signal.SIGINT)
@@ -128,19 +170,22 @@ def test_ctrl_c_saves_and_a_finished_run_only_evaluates(start: Start, launch: La
     saved = run.result["saved_step"]
     assert f"stopped by Ctrl-C; saved at step {saved}" in run.stderr
 
-    options = ("--local", "1", "--steps", "20", "--checkpoint-dir", "short")
-    first = launch(*options)
-    assert first.returncode == 0, first.stdout + first.stderr
-    trained = re.search(r"trained 20 steps in .*: loss \d.*(test accuracy .*, test loss [\d.]+),", first.stdout)
-    assert trained, first.stdout
-    again = launch(*options)
-    assert again.returncode == 0 and "nothing is left to train: step 20 is saved in short" in again.stdout
-    assert re.search(f"evaluated step 20 in .* s: {re.escape(trained[1])}", again.stdout), again.stdout
-    assert "nan" not in again.stdout and "trained" not in again.stdout
-    fewer = launch(*options, "--steps", "10")
-    assert fewer.returncode == 2 and "Traceback" not in fewer.stdout + fewer.stderr
+
+def test_a_finished_run_only_evaluates(launch: Launch, script: Script) -> None:
+    """Three times in one start: trained, with nothing left to train, and with fewer steps than are saved."""
+    options = ("--steps", "20", "--checkpoint-dir", "short")
+    runs = json.dumps([options, options, (*options, "--steps", "10")])
+    done = launch("--local", "1", script(RUN_ALL, "run_all.py"), runs)
+    assert done.returncode == 0, done.stdout + done.stderr
+    first, second, fewer = (json.loads(line) for line in re.findall("RESULT (.*)", done.stdout))
+    assert (first[0], second[0], fewer[0]) == (0, 0, 2), done.stdout
+    before, again, *_ = done.stdout.split("RESULT ")
+    trained = re.search(r"trained 20 steps in .*: loss \d.*(test accuracy .*, test loss [\d.]+),", before)
+    assert trained and "nothing is left to train: step 20 is saved in short" in again, done.stdout
+    assert re.search(f"evaluated step 20 in .* s: {re.escape(trained[1])}", again), again
+    assert "nan" not in again and "trained" not in again
     wanted = "found a checkpoint at step 20 in short, wanted one of at most 10 steps (--steps 10): ask for at least 20"
-    assert wanted in fewer.stderr
+    assert wanted in fewer[1]
 
 
 def test_it_shows_how_it_goes(launch: Launch) -> None:
@@ -151,28 +196,36 @@ def test_it_shows_how_it_goes(launch: Launch) -> None:
     assert len(re.findall(r"step (?:1500|3000): test accuracy 0\.\d+ \(\d+ of 360\)", done.stdout)) == 2
 
 
-@pytest.mark.parametrize(
-    ("options", "code", "message"),
-    [
-        (("--mesh", "data=3"), 2, "--mesh: data=3 wants 3 devices, found 4 (2 processes of 2)"),
-        (("--mesh", "model=4,data=1"), 2, "--mesh: a model replica of 4 devices (model=4) would span processes"),
-        (("--mesh", "data"), 2, "--mesh wants axes like data=-1,model=2; found 'data'"),
-        (("--mesh", "devices=4"), 2, "--mesh wants axes like data=-1,model=2"),
-        (("--batch-size", "0"), 2, "--batch-size wants a number of 1 or more, found 0"),
-        (("--batch-size", "many"), 2, "argument --batch-size: invalid int value: 'many'"),
-        (("--batch-size", "33", "--mesh", "data=-1"), 2, "wanted a multiple of 4, found 33"),
-        (("--batch-size", "2000"), 2, "has 1437 records, fewer than one batch of 2000"),
-        (("--loading", "eager"), 2, "argument --loading: invalid choice: 'eager'"),
-        (("--lr", "-1"), 2, "--lr wants a number above 0, found -1.0"),
-        (("--source", "digit:train"), 1, "digits"),
-        (("--source", "npz:nowhere.npz"), 1, "nowhere.npz"),
-        (("--source", "arrayrecord:cut.array_record?fields=image:uint8:4x4,label:int32"), 1, "cut.array_record"),
-        (("--checkpoint-dir", "/proc/none"), 1, "/proc/none"),
-    ],
-)
-def test_what_it_cannot_do_is_told_without_a_traceback(
-    launch: Launch, tmp_path: Path, options: tuple[str, ...], code: int, message: str
-) -> None:
+MISTAKES: list[tuple[tuple[str, ...], int, str]] = [
+    (("--mesh", "data=3"), 2, "--mesh: data=3 wants 3 devices, found 4 (2 processes of 2)"),
+    (("--mesh", "model=4,data=1"), 2, "--mesh: a model replica of 4 devices (model=4) would span processes"),
+    (("--mesh", "data"), 2, "--mesh wants axes like data=-1,model=2; found 'data'"),
+    (("--mesh", "devices=4"), 2, "--mesh wants axes like data=-1,model=2"),
+    (("--batch-size", "0"), 2, "--batch-size wants a number of 1 or more, found 0"),
+    (("--batch-size", "many"), 2, "argument --batch-size: invalid int value: 'many'"),
+    (("--batch-size", "33", "--mesh", "data=-1"), 2, "wanted a multiple of 4, found 33"),
+    (("--batch-size", "2000"), 2, "has 1437 records, fewer than one batch of 2000"),
+    (("--loading", "eager"), 2, "argument --loading: invalid choice: 'eager'"),
+    (("--lr", "-1"), 2, "--lr wants a number above 0, found -1.0"),
+    (("--source", "digit:train"), 1, "digits"),
+    (("--source", "npz:nowhere.npz"), 1, "nowhere.npz"),
+    (("--source", "arrayrecord:cut.array_record?fields=image:uint8:4x4,label:int32"), 1, "cut.array_record"),
+    (("--checkpoint-dir", "/proc/none"), 1, "/proc/none"),
+]
+
+
+def test_what_it_cannot_do_is_told(launch: Launch, script: Script, tmp_path: Path) -> None:
+    (tmp_path / "cut.array_record").write_bytes(b"half a file")
+    found = run_all(launch, script, 2, 2, *(options for options, _, _ in MISTAKES))
+    for (options, code, message), (exit_code, said) in zip(MISTAKES, found, strict=True):
+        assert exit_code == code and message in said, (options, said)
+        assert "Traceback" not in said
+
+
+@pytest.mark.parametrize("nth", [0, 2, 8, 12], ids=lambda nth: MISTAKES[nth][0][-1])
+def test_a_run_that_cannot_be_ends_without_a_traceback(launch: Launch, tmp_path: Path, nth: int) -> None:
+    """A mistake of each kind: seen by the devices, by the job, by its parser and by a source."""
+    options, code, message = MISTAKES[nth]
     (tmp_path / "cut.array_record").write_bytes(b"half a file")
     done = launch("--local", "2", "--devices", "2", *options)
     assert done.returncode == code, done.stdout + done.stderr
@@ -180,21 +233,24 @@ def test_what_it_cannot_do_is_told_without_a_traceback(
     assert "Traceback" not in done.stdout + done.stderr
 
 
-def test_a_checkpoint_of_another_source_or_batch_size_is_refused(launch: Launch, tmp_path: Path) -> None:
-    options = ("--local", "1", "--steps", "5", "--checkpoint-dir", "saved")
-    assert launch(*options).returncode == 0
+def test_a_checkpoint_of_another_source_or_batch_size_is_refused(
+    launch: Launch, script: Script, tmp_path: Path
+) -> None:
     images, labels = np.zeros((500, 4, 4), np.float32), np.arange(500) % 3
     np.savez(tmp_path / "other.npz", image=images, label=labels)
-    for changed, message in (
-        (("--batch-size", "64"), "batch_size"),
-        (("--source", "npz:other.npz"), "records"),
-        (("--source", "digits:all"), "records"),
-        (("--seed", "1"), "seed"),
-    ):
-        done = launch(*options, *changed)
-        assert done.returncode == 1, (changed, done.stdout)
-        assert message in done.stderr and "Traceback" not in done.stdout + done.stderr
-    assert launch(*options).returncode == 0
+    options = ("--steps", "5", "--checkpoint-dir", "saved")
+    changes = {
+        ("--batch-size", "64"): "batch_size",
+        ("--source", "npz:other.npz"): "records",
+        ("--source", "digits:all"): "records",
+        ("--seed", "1"): "seed",
+    }
+    first, *refused, last = run_all(
+        launch, script, 1, 1, options, *((*options, *changed) for changed in changes), options
+    )
+    assert first[0] == last[0] == 0, (first, last)
+    for (changed, message), (code, said) in zip(changes.items(), refused, strict=True):
+        assert code == 1 and message in said, (changed, said)
 
 
 def test_labels_that_are_no_class_do_not_train_silently(launch: Launch, tmp_path: Path) -> None:
