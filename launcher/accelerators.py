@@ -22,6 +22,7 @@ DEVICE_NAMES = {"tpu": "TPU", "cuda": "GPU", "rocm": "AMD GPU"}
 VISIBLE_GPUS = {"cuda": "CUDA_VISIBLE_DEVICES", "rocm": "HIP_VISIBLE_DEVICES"}
 GPU_KINDS = tuple(VISIBLE_GPUS)
 GPU_PLATFORMS = {"gpu", *GPU_KINDS}
+ONE_TPU_PROCESS = "one process on a TPU host: several need the TPU_* bounds variables, which are not supported yet"
 # Another way to ask for several CPU devices, in XLA_FLAGS.
 FORCED_DEVICES = "--xla_force_host_platform_device_count"
 

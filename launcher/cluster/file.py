@@ -10,10 +10,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from hostmesh.launcher.accelerators import PLATFORMS, VISIBLE_GPUS, split_platforms
+from hostmesh.launcher.accelerators import ONE_TPU_PROCESS, PLATFORMS, VISIBLE_GPUS, split_platforms
 from hostmesh.launcher.cluster.gcloud import TpuPod, find_endpoints
 from hostmesh.launcher.cluster.grammar import CLUSTER, HostEntry
-from hostmesh.launcher.cluster.local import ONE_PROCESS, local_environment
+from hostmesh.launcher.cluster.local import local_environment
 from hostmesh.launcher.cluster.model import Cluster, Host, Ssh
 from hostmesh.launcher.cluster.yaml_values import Problems, Value, compose, read_text
 from hostmesh.launcher.errors import UsageError
@@ -61,7 +61,7 @@ def _check_pod(top: Value, transport: str | None, pod: TpuPod, processes: int | 
     if transport not in ("ssh", None):
         top.under("transport").reject("ssh: that is how the hosts of a TPU are reached")
     if (processes or 1) > 1:
-        top.under("processes_per_host").reject(ONE_PROCESS, f"{processes} with {pod}")
+        top.under("processes_per_host").reject(ONE_TPU_PROCESS, f"{processes} with {pod}")
 
 
 def _check_entries(entries: list[HostEntry], transport: str | None) -> None:
@@ -103,7 +103,7 @@ def _check_together(top: Value, values: dict[str, Any], hosts: tuple[Host, ...],
 def _check_tpu(platforms: Value, hosts: tuple[Host, ...]) -> None:
     crowded = next((host for host in hosts if (host.processes or 1) > 1), None)
     if crowded:
-        platforms.reject(ONE_PROCESS, f"{platforms.shown} with {crowded.processes} processes on {crowded.address}")
+        platforms.reject(ONE_TPU_PROCESS, f"{platforms.shown} with {crowded.processes} processes on {crowded.address}")
 
 
 def _check_devices(value: Value, devices: tuple[tuple[int, ...], ...], hosts: tuple[Host, ...]) -> None:

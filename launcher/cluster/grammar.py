@@ -9,8 +9,7 @@ from typing import Any
 
 from hostmesh.launcher.cluster.gcloud import TpuPod
 from hostmesh.launcher.cluster.host_names import NamePattern, parse_names
-from hostmesh.launcher.cluster.local import MAX_PROCESSES
-from hostmesh.launcher.cluster.model import METRICS_OF, TRANSPORTS, Job, Setup, Ssh, Sync
+from hostmesh.launcher.cluster.model import MAX_PROCESSES, METRICS_OF, TRANSPORTS, Job, Setup, Ssh, Sync
 from hostmesh.launcher.cluster.yaml_values import (
     TEXT,
     WHOLE,

@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from hostmesh.launcher.accelerators import PLATFORMS, choose_platforms, split_platforms
-from hostmesh.launcher.cluster.model import Cluster, Host
+from hostmesh.launcher.accelerators import ONE_TPU_PROCESS, PLATFORMS, choose_platforms, split_platforms
+from hostmesh.launcher.cluster.model import MAX_PROCESSES, Cluster, Host
 from hostmesh.launcher.errors import UsageError
-
-MAX_PROCESSES = 1024
-ONE_PROCESS = "one process on a TPU host: several need the TPU_* bounds variables, which are not supported yet"
 
 
 def local_cluster(processes: int, devices: int | None = None) -> Cluster:
@@ -25,5 +22,5 @@ def local_environment(env: Mapping[str, str], hosts: tuple[Host, ...], devices: 
     """The cluster's `env` with a JAX_PLATFORMS: what local processes would inherit is known here."""
     platforms, processes = choose_platforms(env, devices, hosts[0].python), sum(host.processes for host in hosts)
     if "tpu" in split_platforms(platforms) and processes > 1:
-        raise UsageError(f"{PLATFORMS}: found {platforms} with {processes} processes, wanted {ONE_PROCESS}")
+        raise UsageError(f"{PLATFORMS}: found {platforms} with {processes} processes, wanted {ONE_TPU_PROCESS}")
     return MappingProxyType({PLATFORMS: platforms, **env})

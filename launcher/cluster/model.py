@@ -9,6 +9,7 @@ from typing import Literal
 
 TRANSPORTS = ("local", "ssh", "docker", "slurm", "kubernetes")
 METRICS_OF = ("0", "all")
+MAX_PROCESSES = 1024  # on one host
 BUILT_IN_JOB = "hostmesh.worker"
 
 
