@@ -232,7 +232,7 @@ def test_nothing_is_done_before_all_hosts_have_an_agent(tell: Tell) -> None:
 
 
 def test_setup_is_run_and_what_it_prints_is_kept(tell: Tell) -> None:
-    from hostmesh.launcher.cluster.file import Setup
+    from hostmesh.launcher.cluster.model import Setup
 
     printing = {wire.RunSetup: say(wire.SetupOutput(b"installing\n"), wire.SetupDone(True, 2.5))}
     story = tell(FakeAgent(), FakeAgent(printing), setup=Setup(("pip install x",)))
