@@ -14,7 +14,7 @@ from hostmesh.launcher.accelerators import pick_gpus
 from hostmesh.launcher.cluster.file import Cluster, Host, Job, local_cluster, read_cluster
 from hostmesh.launcher.errors import UsageError
 from hostmesh.launcher.plan import make_plan, plan_json, plan_table, split_devices
-from hostmesh.launcher.supervisor.judgement import own_settings
+from hostmesh.launcher.supervisor.startup.judgement import own_settings
 from hostmesh.worker.identity import Identity
 
 TWO_HOSTS = Cluster(
