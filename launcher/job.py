@@ -96,7 +96,7 @@ def read_code(cluster: Cluster, runs: Path) -> Tree | None:
 
     tree = read_tree(find_sync_root(cluster.sync, Path.cwd()), cluster.sync.exclude, [runs])
     if cluster.setup.inputs:
-        from hostmesh.launcher.supervisor.setup_key import find_inputs
+        from hostmesh.launcher.supervisor.startup.setup_key import find_inputs
 
         find_inputs(cluster.setup, tree)
     return tree

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from hostmesh.launcher import wire
-from hostmesh.launcher.supervisor.channel import Channel
+from hostmesh.launcher.supervisor.link.channel import Channel
 from hostmesh.launcher.transports.base import CLOSE_TIMEOUT
 
 HELLO = wire.Hello(100, 101, "3.11.0", ["10.0.0.1"])

@@ -20,7 +20,7 @@ from hostmesh.launcher import wire
 from hostmesh.launcher.agent import process_tree
 from hostmesh.launcher.bundle import pack_agent
 from hostmesh.launcher.output.run_folder import new_run_id
-from hostmesh.launcher.supervisor.channel import Channel, Ended, Heard
+from hostmesh.launcher.supervisor.link.channel import Channel, Ended, Heard
 from hostmesh.launcher.transports.local import LocalStream
 
 Event = TypeVar("Event")

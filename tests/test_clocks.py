@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from hostmesh.launcher.supervisor.clocks import Clock, same_clock
+from hostmesh.launcher.supervisor.link.clocks import Clock, same_clock
 
 
 @pytest.mark.parametrize("ahead", [0.0, 120.0, -3600.0])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hostmesh.launcher.cluster.model import Cluster, Host, Job
 from hostmesh.launcher.plan import make_plan
-from hostmesh.launcher.supervisor.coordinator import Coordinator
+from hostmesh.launcher.supervisor.startup.coordinator import Coordinator
 from hostmesh.launcher.wire import Reach, Reserve
 
 PORTS = {"10.0.0.1": 7, "192.168.0.1": 8}

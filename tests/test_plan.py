@@ -16,7 +16,7 @@ from hostmesh.launcher.cluster.local import local_cluster
 from hostmesh.launcher.cluster.model import Cluster, Host, Job
 from hostmesh.launcher.errors import UsageError
 from hostmesh.launcher.plan import make_plan, plan_json, plan_table
-from hostmesh.launcher.supervisor.judgement import own_settings
+from hostmesh.launcher.supervisor.startup.judgement import own_settings
 from hostmesh.worker.identity import Identity
 
 TWO_HOSTS = Cluster(

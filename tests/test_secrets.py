@@ -14,8 +14,8 @@ from conftest import LAUNCH, Launch, Script, Start
 from hostmesh.launcher import wire
 from hostmesh.launcher.output.redact import MIN_CUT, redact_cut_bytes, redact_cut_json
 from hostmesh.launcher.output.screen import Screen
-from hostmesh.launcher.supervisor.arrivals import redact_arrival
-from hostmesh.launcher.supervisor.channel import Ended, Heard
+from hostmesh.launcher.supervisor.link.arrivals import redact_arrival
+from hostmesh.launcher.supervisor.link.channel import Ended, Heard
 
 TOKEN = "tops3cret-4711-abcdefghij"
 PEM = (

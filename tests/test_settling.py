@@ -14,7 +14,7 @@ from conftest import REPO, Launch, Script, clean_env
 
 from hostmesh.launcher.cluster.model import Host
 from hostmesh.launcher.errors import Unreachable
-from hostmesh.launcher.supervisor.channel import Channel, Ended
+from hostmesh.launcher.supervisor.link.channel import Channel, Ended
 from hostmesh.launcher.transports.docker import DockerStream
 from hostmesh.launcher.transports.local import LocalStream
 

@@ -11,7 +11,7 @@ from test_remote import Cluster, cluster, sshd  # noqa: F401  (fixtures)
 
 from hostmesh.launcher.cluster.model import Setup
 from hostmesh.launcher.errors import UsageError
-from hostmesh.launcher.supervisor.setup_key import find_inputs, make_key
+from hostmesh.launcher.supervisor.startup.setup_key import find_inputs, make_key
 from hostmesh.launcher.sync.tree import read_tree
 
 

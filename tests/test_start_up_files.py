@@ -12,7 +12,7 @@ import pytest
 from conftest import LAUNCH, clean_env
 from sshd import Sshd, needs_sshd
 
-from hostmesh.launcher.supervisor.remedies import explain_no_agent
+from hostmesh.launcher.supervisor.startup.remedies import explain_no_agent
 
 pytestmark = needs_sshd
 

@@ -284,6 +284,63 @@ def test_who_asks_processes_that_save_gets_them_saved(tell: Tell, number: int, o
     assert [command.number for command in story.commands(1, wire.Signal)] == [TERM]
 
 
+def save_slowly(tell: Tell, **settings: Any) -> Story:
+    """Processes that ask for a minute to save, and are asked to stop after 5 s."""
+    story = tell(deaf(), deaf(), **settings)
+    story.say_at(1, 0, wire.Fact("saves_when_stopped", 0, {"seconds": 60}))
+    story.interrupt_at(5, INT)
+    return story
+
+
+def test_a_save_that_takes_longer_than_a_stop_is_waited_for(tell: Tell) -> None:
+    story = save_slowly(tell)
+    for process_id in range(4):
+        story.exit_at(40 + process_id, process_id, 75)
+    assert story.run().message == "stopped by Ctrl-C" and story.supervisor.state.exits == dict.fromkeys(range(4), 75)
+    assert "asked the processes to save and stop; up to 60 s (again: at once)" in story.shown
+
+
+def test_a_save_that_never_ends_gets_the_time_it_asked_for(tell: Tell) -> None:
+    story = save_slowly(tell)
+    assert "4 processes did not stop within 60 s" in story.run().text()
+    assert story.inbox.seconds == pytest.approx(65, abs=0.6)
+
+
+def test_a_second_interrupt_ends_a_save_at_once(tell: Tell) -> None:
+    story = save_slowly(tell)
+    story.interrupt_at(9, INT)
+    assert story.run().detail == [] and story.inbox.seconds < 10
+
+
+def test_a_save_that_fails_is_the_verdict_and_nobody_waits_for_the_rest(tell: Tell) -> None:
+    story = save_slowly(tell)
+    die(story, 9, 2, 1, OWN)
+    verdict = story.run()
+    assert (verdict.outcome, verdict.process_id) == ("failed", 2) and story.inbox.seconds < 10
+
+
+def test_a_host_lost_while_it_saves_is_the_verdict(tell: Tell) -> None:
+    story = save_slowly(tell)
+    story.say_at(9, 1, End())
+    assert story.run().message == "the run failed: b lost its agent" and story.inbox.seconds < 10
+
+
+def test_who_fails_after_another_was_preempted_is_the_culprit(tell: Tell) -> None:
+    story = tell(deaf(), deaf())
+    story.exit_at(5, 0, 75)
+    die(story, 20, 3, 1, OWN)
+    assert story.run().process_id == 3
+
+
+def test_ctrl_c_stops_a_run_that_keeps_going_and_who_failed_is_told(tell: Tell) -> None:
+    story = tell(keep_going=True)
+    die(story, 5, 1, 7)
+    story.interrupt_at(9, INT)
+    verdict = story.run()
+    assert (verdict.exit_code, verdict.message) == (130, "stopped by Ctrl-C")
+    assert verdict.detail[0] == "process 1 on a exited with 7"
+
+
 # Interrupts at every moment.
 
 

@@ -25,7 +25,7 @@ from test_agent import Talk, oldest_pythons, talk  # noqa: F401  (a fixture)
 from hostmesh.launcher import bundle, wire
 from hostmesh.launcher.agent.flow import FILES
 from hostmesh.launcher.agent.startup.duties import Duties
-from hostmesh.launcher.supervisor.channel import Channel, Heard
+from hostmesh.launcher.supervisor.link.channel import Channel, Heard
 from hostmesh.launcher.sync.tree import Tree, read_tree
 
 Talking = Callable[..., Talk]

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 
 from hostmesh.launcher import wire
 from hostmesh.launcher.supervisor import verdict as verdicts
-from hostmesh.launcher.supervisor.channel import Channel
 from hostmesh.launcher.supervisor.hints import name_some
-from hostmesh.launcher.supervisor.inbox import Inbox
+from hostmesh.launcher.supervisor.link.channel import Channel
+from hostmesh.launcher.supervisor.link.inbox import Inbox
 from hostmesh.launcher.supervisor.policy import blame
 from hostmesh.launcher.supervisor.records import Records
 from hostmesh.launcher.supervisor.run_state import RunState

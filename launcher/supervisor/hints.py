@@ -19,8 +19,8 @@ def find_hints(state: RunState) -> list[str]:
     if late := [host.name for host in state.hosts if begun.isdisjoint(host.process_ids)]:
         return [f"waiting for {name_some(late)} to start processes"]
     if state.joining - state.joined:
-        return [_tell_missing(process_id, state) for process_id in range(state.num_processes)
-                if process_id not in state.joining]  # fmt: skip
+        missing = (process_id for process_id in range(state.num_processes) if process_id not in state.joining)
+        return [_tell_missing(process_id, state) for process_id in missing]
     return []
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any
 
-from hostmesh.launcher.supervisor.clocks import Clock
+from hostmesh.launcher.supervisor.link.clocks import Clock
 from hostmesh.launcher.supervisor.verdict import Verdict
 
 # Agents beat once a second; a host that misses some beats is quiet.

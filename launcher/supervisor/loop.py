@@ -11,19 +11,19 @@ from hostmesh.launcher import wire
 from hostmesh.launcher.output.metrics import Metrics
 from hostmesh.launcher.plan import Plan, describe_devices
 from hostmesh.launcher.supervisor import verdict as verdicts
-from hostmesh.launcher.supervisor.arrivals import redact_arrival
-from hostmesh.launcher.supervisor.channel import Channel, Ended, Heard, close_channels
 from hostmesh.launcher.supervisor.ending import WIND_UP_TIMEOUT, Ending
 from hostmesh.launcher.supervisor.hints import find_hints
 from hostmesh.launcher.supervisor.host import QUIET, HostState, Phase
-from hostmesh.launcher.supervisor.inbox import Inbox
-from hostmesh.launcher.supervisor.liveness import Absence, Liveness
+from hostmesh.launcher.supervisor.link.arrivals import redact_arrival
+from hostmesh.launcher.supervisor.link.channel import Channel, Ended, Heard, close_channels
+from hostmesh.launcher.supervisor.link.inbox import Inbox
+from hostmesh.launcher.supervisor.link.liveness import Absence, Liveness
+from hostmesh.launcher.supervisor.link.protocol import find_violation, is_ignored
 from hostmesh.launcher.supervisor.policy import AskToStop, End, Spawn, Wait, decide
-from hostmesh.launcher.supervisor.protocol import find_violation, is_ignored
 from hostmesh.launcher.supervisor.records import Records
 from hostmesh.launcher.supervisor.reports import Reports
 from hostmesh.launcher.supervisor.run_state import begin_state
-from hostmesh.launcher.supervisor.startup import Startup
+from hostmesh.launcher.supervisor.startup.machine import Startup
 from hostmesh.launcher.supervisor.verdict import Verdict
 from hostmesh.launcher.transports.base import CLOSE_TIMEOUT, Stream
 from hostmesh.worker.identity import GRACE
@@ -265,7 +265,7 @@ class Supervisor:
         elif not host.has_agent:
             self.startup.lose(host, why, said)
         else:
-            from hostmesh.launcher.supervisor.remedies import find_remedies
+            from hostmesh.launcher.supervisor.startup.remedies import find_remedies
 
             said = "\n".join([said, *find_remedies(said)])
             self._note_loss(host, why, verdicts.host_lost(host.name, why, said, logs))

@@ -11,7 +11,7 @@ from hostmesh.launcher.output.metrics import Metrics
 from hostmesh.launcher.supervisor import verdict
 from hostmesh.launcher.supervisor.failures import NO_CRASH, Failure
 from hostmesh.launcher.supervisor.host import HostState
-from hostmesh.launcher.supervisor.inbox import Inbox
+from hostmesh.launcher.supervisor.link.inbox import Inbox
 from hostmesh.launcher.supervisor.records import Records
 from hostmesh.launcher.supervisor.run_state import RunState
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hostmesh.launcher.plan import Plan
-from hostmesh.launcher.supervisor.clocks import Clock, same_clock
 from hostmesh.launcher.supervisor.failures import Failure
 from hostmesh.launcher.supervisor.host import HostState, Phase
+from hostmesh.launcher.supervisor.link.clocks import Clock, same_clock
 from hostmesh.launcher.supervisor.verdict import Verdict
 from hostmesh.worker.identity import EXIT_PREEMPTED
 

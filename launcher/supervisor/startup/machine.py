@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from hostmesh.launcher import wire
 from hostmesh.launcher.plan import Plan
-from hostmesh.launcher.supervisor.channel import Channel
-from hostmesh.launcher.supervisor.coordinator import Coordinator
 from hostmesh.launcher.supervisor.host import Answer, HostState, Phase, Silence
-from hostmesh.launcher.supervisor.inbox import Inbox
+from hostmesh.launcher.supervisor.link.channel import Channel
+from hostmesh.launcher.supervisor.link.inbox import Inbox
 from hostmesh.launcher.supervisor.run_state import RunState
+from hostmesh.launcher.supervisor.startup.coordinator import Coordinator
 
 if TYPE_CHECKING:
-    from hostmesh.launcher.supervisor.code_sender import CodeSender
+    from hostmesh.launcher.supervisor.startup.code_sender import CodeSender
     from hostmesh.launcher.sync.tree import Tree
 
 
@@ -80,7 +80,7 @@ class Startup:
                 self._sender.note_event(event)
 
     def refuse(self, host: HostState, problem: str) -> None:
-        from hostmesh.launcher.supervisor.remedies import find_remedies
+        from hostmesh.launcher.supervisor.startup.remedies import find_remedies
 
         problem = "\n".join([problem, *find_remedies(problem)])
         self._state.refuse(host, problem, self._inbox.now())
@@ -89,7 +89,7 @@ class Startup:
 
     def lose(self, host: HostState, why: str, said: str) -> None:
         """For a host whose agent never started, or, in a check, has not told what it found."""
-        from hostmesh.launcher.supervisor.remedies import explain_no_agent
+        from hostmesh.launcher.supervisor.startup.remedies import explain_no_agent
 
         self.give_up(host, explain_no_agent(why, said, self._plan.cluster.agent_python))
 
@@ -99,7 +99,7 @@ class Startup:
         self._excuse_from_port(host)
 
     def _make_sender(self, tree: Tree) -> CodeSender:
-        from hostmesh.launcher.supervisor.code_sender import CodeSender
+        from hostmesh.launcher.supervisor.startup.code_sender import CodeSender
 
         return CodeSender(self._plan, self._state, self._channels, tree, self._tell, self._note)
 
@@ -154,7 +154,7 @@ class Startup:
 
     @cached_property
     def _setup_key(self) -> str:
-        from hostmesh.launcher.supervisor.setup_key import make_key
+        from hostmesh.launcher.supervisor.startup.setup_key import make_key
 
         return make_key(self._plan.cluster.setup, self._plan.env, self._tree)
 
@@ -239,7 +239,7 @@ class Startup:
             self._judge()
 
     def _judge(self) -> None:
-        from hostmesh.launcher.supervisor.judgement import Judgement
+        from hostmesh.launcher.supervisor.startup.judgement import Judgement
 
         Judgement(self._plan, self._state.hosts, self._env, self.refuse, self._note, self._tell).judge(self.coordinator)
         self._state.coordinator = self.coordinator.place
@@ -257,7 +257,7 @@ def default_python(transport: str) -> str:
 
 def explain_refusal(refused: wire.Refused) -> str:
     """With the end of what a program printed about it."""
-    from hostmesh.launcher.supervisor.remedies import last_lines
+    from hostmesh.launcher.supervisor.startup.remedies import last_lines
 
     return "\n".join([refused.problem, *("  " + line for line in last_lines(refused.said))])
 

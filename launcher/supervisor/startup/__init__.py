@@ -1,0 +1,1 @@
+"""From agents that say hello to hosts on which processes can start."""
