@@ -12,6 +12,8 @@ from conftest import LAUNCH, Launch, Script, clean_env
 from hostmesh.worker.coordination import exchange, name_processes, require_same, share_failure
 from hostmesh.worker.errors import DataError
 
+pytestmark = pytest.mark.xdist_group("agree")  # one worker has the one run
+
 # One run of three processes holds all meetings; each process prints what it learnt as one line of JSON.
 MEETINGS = """
 import json, time

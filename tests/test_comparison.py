@@ -15,7 +15,8 @@ from conftest import LAUNCH, clean_env
 from hostmesh.worker.verify import comparison, content
 from hostmesh.worker.verify.content import of_arrays, of_files
 
-pytestmark = pytest.mark.timeout(600)  # the one run of all cases, on a busy machine
+# One run of all cases, in one worker; on a busy machine.
+pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("comparison")]
 
 # Each process has files of its own; `odd` ones differ in one record, `same` ones are copies. One run has all cases.
 CASES = """

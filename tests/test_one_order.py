@@ -4,17 +4,18 @@ an epoch holds every record once: one start of each topology shows both.
 
 from __future__ import annotations
 
-import subprocess
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
+import jax
+import numpy as np
 import pytest
-from conftest import LAUNCH, Launch, Script, clean_env
+from conftest import Launch, Script
 from used_records import BATCH, LENGTH, USE, check_carried, collect, write_records
 
 # Rows of three kinds: an image that `map` changes at random, a sequence that is cut along both axes, and an id.
-# Without more arguments it saves whole batches; else it compares each device's part with them.
-CHECK = """
+LOADERS = """
 import itertools
 import sys
 
@@ -25,7 +26,6 @@ from jax.sharding import PartitionSpec as P
 import hostmesh
 
 LENGTH, BATCH, STEPS = 101, 16, 21
-reference = sys.argv[1]
 
 def rows(ids):
     return {
@@ -64,6 +64,10 @@ def collated(records, ids, rng):
 def make_collated(mesh, loading):
     return hostmesh.Loader(Source(), mesh, BATCH, seed=5, steps=STEPS, collate=collated, loading=loading)
 
+"""
+
+# Compares each device's part of every batch with whole ones.
+COMPARE = """
 def compare(step, batch, wanted):
     for name, array in batch.items():
         for shard in array.addressable_shards:
@@ -72,15 +76,7 @@ def compare(step, batch, wanted):
 
 hostmesh.join()
 devices, processes = jax.device_count(), jax.process_count()
-if len(sys.argv) == 2:
-    loader = make(hostmesh.make_mesh(data=1), "per_process", 0, 0)
-    whole = {f"{k}/{name}": array for k, batch in enumerate(loader) for name, array in batch.items()}
-    loader = make_collated(hostmesh.make_mesh(data=1), "per_process")
-    for k, batch in enumerate(loader):
-        whole |= {f"c{k}/{name}": array for name, array in batch.items()}
-    np.savez(reference, **whole)
-    sys.exit()
-wanted = np.load(reference)
+wanted = np.load(sys.argv[1])
 wanted = {name: wanted[name] for name in wanted.files}
 meshes = {"data": hostmesh.make_mesh(data=-1)}
 for model in (2, 4):
@@ -92,7 +88,7 @@ if processes > 1 and devices > processes:
     ordered = np.array(jax.devices()).reshape(processes, -1).T
     meshes["across"] = jax.sharding.Mesh(ordered.reshape(-1, processes), ("data", "model"))
 tiers = itertools.cycle([(2, 1), (0, 0), (2, 0), (1, 2), (0, 1)])
-# A start at the first step, at the last one and at two others: each loading meets all of them, one in each mesh.
+# At the first step, at the last one and at two others: each loading goes on from another one in each mesh.
 starts = [0, STEPS - 1, *np.random.default_rng([processes, devices]).integers(1, STEPS, 2).tolist()]
 checked = 0
 for number, (name, mesh) in enumerate(meshes.items()):
@@ -126,11 +122,16 @@ for words in sys.argv[3:]:
 
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("reference")
-    (folder / "check.py").write_text(CHECK)
-    args = ["--local", "1", "check.py", str(folder / "batches.npz")]
-    subprocess.run([*LAUNCH, *args], cwd=folder, env=clean_env(), check=True, capture_output=True, timeout=240)
-    return folder / "batches.npz"
+    """Whole batches, as one device of this process gets them."""
+    here: dict[str, Any] = {}
+    exec(LOADERS, here)
+    mesh = jax.sharding.Mesh(jax.devices()[:1], ("data",))
+    plain, collated = here["make"](mesh, "per_process", 0, 0), here["make_collated"](mesh, "per_process")
+    whole = {f"{k}/{name}": array for k, batch in enumerate(plain) for name, array in batch.items()}
+    whole |= {f"c{k}/{name}": array for k, batch in enumerate(collated) for name, array in batch.items()}
+    path = tmp_path_factory.mktemp("reference") / "batches.npz"
+    np.savez(path, **whole)
+    return path
 
 
 TOPOLOGIES = [
@@ -150,7 +151,7 @@ TOPOLOGIES = [
 def test_every_topology_mesh_and_loading_gives_the_same_arrays_and_each_record_once_an_epoch(
     launch: Launch, script: Script, reference: Path, tmp_path: Path, processes: int, devices: int
 ) -> None:
-    program = script(CHECK + USE + EPOCHS)
+    program = script(LOADERS + COMPARE + USE + EPOCHS)
     epochs = ("pad 1 0 -1 per_process padded", "carry 3 0 -1 per_process carried")
     topology = ("--local", str(processes), "--devices", str(devices))
     done = launch(*topology, program, str(reference), write_records(tmp_path), *epochs, timeout=240)

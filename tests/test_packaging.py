@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from conftest import REPO, clean_env
 
+pytestmark = pytest.mark.xdist_group("packaging")  # one worker builds the one wheel
+
 BUILT_FROM = ("launcher", "worker", "src", "pyproject.toml", "README.md")
 PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
 

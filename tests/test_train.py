@@ -83,6 +83,7 @@ def run_to_end(folder: Path, *args: str) -> dict[str, Any]:
     return summary_in(folder)
 
 
+@pytest.mark.xdist_group("topologies of the job")  # which share the run of one device
 @pytest.mark.parametrize(("processes", "devices", "options"), TOPOLOGIES)
 def test_every_topology_and_loading_trains_alike(
     tmp_path: Path, alone: dict[str, Any], processes: str, devices: str, options: tuple[str, ...]
