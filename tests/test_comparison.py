@@ -16,7 +16,7 @@ from hostmesh.worker.verify import comparison, content
 from hostmesh.worker.verify.content import of_arrays, of_files
 
 # One run of all cases, in one worker; on a busy machine.
-pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("comparison")]
+pytestmark = [pytest.mark.timeout(600), pytest.mark.xdist_group("comparison")]
 
 # Each process has files of its own; `odd` ones differ in one record, `same` ones are copies. One run has all cases.
 CASES = """
