@@ -39,6 +39,22 @@ def test_the_readme_names_every_folder() -> None:
     assert [name for name in names if name not in README] == []
 
 
+def test_the_readme_is_short() -> None:
+    assert len(README.splitlines()) <= 120
+
+
+def test_every_file_that_the_architecture_names_is_there() -> None:
+    named = set(re.findall(r"`([\w/.]+\.py)`", (REPO / "docs" / "architecture.md").read_text()))
+    files = [str(path.relative_to(REPO)) for top in ("launcher", "worker") for path in (REPO / top).rglob("*.py")]
+    assert len(named) > 40
+    assert sorted(name for name in named if not any(f"/{file}".endswith(f"/{name}") for file in files)) == []
+
+
+def test_no_module_is_long() -> None:
+    files = [path for top in ("launcher", "worker") for path in (REPO / top).rglob("*.py")]
+    assert [path for path in files if len(path.read_text().splitlines()) > 300] == []
+
+
 def test_hello_is_short_and_plain_jax() -> None:
     text = (REPO / "examples" / "hello.py").read_text()
     assert len(text.splitlines()) < 20
