@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from hostmesh.launcher.cluster.model import METRICS_OF, Job
 from hostmesh.launcher.errors import UsageError
+from hostmesh.worker.job.options import JOB_OPTIONS
 
 USAGE = "launch [options] [SCRIPT.py [ARGS…] | -m MODULE [ARGS…] | -- COMMAND…]"
 USAGE_HINT = f"usage: {USAGE}; launch --help says more"
@@ -34,28 +35,9 @@ or the time that a saving job asked for, is killed; a second Ctrl-C kills at onc
 With --local and without --devices the GPUs of this machine are split among the processes; without GPUs, or with
 --devices, accelerators are simulated on CPU. JAX_PLATFORMS holds where you set it."""
 SHELLS = ("bash", "zsh", "fish")
-# Only their names are checked here; the job checks their values. Asking it for them would mean to import jax.
-JOB_OPTIONS = {
-    "--source": ("SPEC", "what to train on, such as digits:train"),
-    "--eval-source": ("SPEC", "what to evaluate on"),
-    "--batch-size": ("N", "rows of a global batch"),
-    "--mesh": ("AXES", "such as data=-1,model=2; a -1 is inferred"),
-    "--span-processes": (None, "let a replica of the model span processes"),
-    "--loading": ("HOW", "per_process, per_device, global or reshard"),
-    "--epochs": ("N", "how often each record is used"),
-    "--steps": ("N", "how many batches, instead of epochs"),
-    "--lr": ("RATE", "the learning rate"),
-    "--seed": ("N", "of the order of the records and of the first parameters"),
-    "--checkpoint-dir": ("DIR", "where to save, and to go on from; every host must see it"),
-    "--checkpoint-every": ("N", "steps between two saves"),
-    "--eval-every": ("N", "steps between two evaluations"),
-    "--tail": ("HOW", "what becomes of the last rows of an epoch: carry, pad or drop"),
-    "--nan": ("HOW", "a loss that is not finite: stop (the default), warn or ignore"),
-    "--no-verify": (None, "do not compare all of the data between hosts, only a few records"),
-}
 WITH_VALUE = {
     *("--hosts", "--local", "--devices", "--grace", "--python", "--show", "--runs", "--metrics", "--completion"),
-    *(name for name, (value, _) in JOB_OPTIONS.items() if value),
+    *(name for name, option in JOB_OPTIONS.items() if option.value),
 }
 
 
@@ -141,9 +123,10 @@ def build_parser() -> Parser:
     add("--version", action="store_true", help="say which hostmesh this is")
     add("--completion", choices=SHELLS, metavar="SHELL", help=f"print completion for a shell: {', '.join(SHELLS)}")
     job = parser.add_argument_group("the built-in job (when no script is given)")
-    for name, (value, meaning) in JOB_OPTIONS.items():
-        takes: dict[str, Any] = {"metavar": value} if value else {"action": "store_true"}
-        job.add_argument(name, help=meaning, **takes)
+    for name, option in JOB_OPTIONS.items():
+        # Only names are checked here; the job checks the values.
+        takes: dict[str, Any] = {"metavar": option.value} if option.value else {"action": "store_true"}
+        job.add_argument(name, help=option.full_help, **takes)
     return parser
 
 

@@ -15,7 +15,7 @@ from conftest import LAUNCH, Launch, Script, clean_env
 
 from hostmesh.launcher.cluster.model import Job
 from hostmesh.launcher.job import check_job
-from hostmesh.launcher.options import JOB_OPTIONS
+from hostmesh.worker.job.options import JOB_OPTIONS
 from hostmesh.worker.job.settings import make_parser
 
 
@@ -214,5 +214,5 @@ def test_the_launcher_knows_the_options_of_the_built_in_job() -> None:
     """It lists them itself, because it may not import the job."""
     actions = {action.option_strings[-1]: action for action in make_parser()._actions if action.dest != "help"}
     assert {name: action.nargs != 0 for name, action in actions.items()} == {
-        name: value is not None for name, (value, _) in JOB_OPTIONS.items()
+        name: option.value is not None for name, option in JOB_OPTIONS.items()
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hostmesh.launcher.supervisor.run_state import RunState
+from hostmesh.launcher.words import list_some
 
 MAX_NAMED = 4
 
@@ -39,7 +40,4 @@ def _tell_missing(process_id: int, state: RunState) -> str:
 
 
 def name_some(hosts: Sequence[str]) -> str:
-    if len(hosts) <= MAX_NAMED:
-        return ", ".join(hosts)
-    shown = MAX_NAMED - 1
-    return f"{', '.join(hosts[:shown])} and {len(hosts) - shown} other hosts"
+    return list_some(hosts, MAX_NAMED, MAX_NAMED - 1, "other hosts")

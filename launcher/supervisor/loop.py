@@ -26,6 +26,7 @@ from hostmesh.launcher.supervisor.run_state import begin_state
 from hostmesh.launcher.supervisor.startup.machine import Startup
 from hostmesh.launcher.supervisor.verdict import Verdict
 from hostmesh.launcher.transports.base import CLOSE_TIMEOUT, Stream
+from hostmesh.launcher.words import count_things
 from hostmesh.worker.identity import GRACE
 
 if TYPE_CHECKING:
@@ -98,8 +99,9 @@ class Supervisor:
     def run(self) -> Verdict:
         count, hosts = len(self.plan.processes), self.state.hosts
         on = hosts[0].name if len(hosts) == 1 else f"{len(hosts)} hosts"
-        what = "1 process" if count == 1 else f"{count} processes"
-        self.records.note(f"launch: {what} on {on}{describe_devices(self.plan)}; logs in {self.state.logs}")
+        self.records.note(
+            f"launch: {count_things(count, 'process')} on {on}{describe_devices(self.plan)}; logs in {self.state.logs}"
+        )
         self.records.tell("run started", run=self.records.run.id, processes=count)
         lease = self.plan.cluster.lease
         for number, stream in enumerate(self.streams):

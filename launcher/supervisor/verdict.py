@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from hostmesh.launcher.errors import EXIT_HANG, EXIT_HOST_LOST, EXIT_USAGE
 from hostmesh.launcher.supervisor.failures import LAST_LINES, Failure
+from hostmesh.launcher.words import count_things
 from hostmesh.worker.identity import EXIT_PREEMPTED
 
 NOT_FAILED = ("succeeded", "preempted", "stopped")
@@ -45,15 +46,15 @@ class Others:
     def tell(self) -> list[str]:
         told = []
         if self.alike and self.alike < self.count:
-            told.append(f"{_processes(self.alike)} failed in the same way.")
+            told.append(f"{_others(self.alike)} failed in the same way.")
         if self.rest and self.went_on:
-            told.append(f"{_processes(self.rest)} failed as well.")
+            told.append(f"{_others(self.rest)} failed as well.")
         elif self.rest:
-            told.append(f"{_processes(self.rest)} {'was' if self.rest == 1 else 'were'} stopped.")
+            told.append(f"{_others(self.rest)} {'was' if self.rest == 1 else 'were'} stopped.")
         if self.lost:
-            told.append(f"{_processes(self.lost)} {'was' if self.lost == 1 else 'were'} lost with a host.")
+            told.append(f"{_others(self.lost)} {'was' if self.lost == 1 else 'were'} lost with a host.")
         if self.went_on and self.succeeded:
-            told.append(f"{_processes(self.succeeded)} succeeded.")
+            told.append(f"{_others(self.succeeded)} succeeded.")
         return told
 
 
@@ -110,7 +111,7 @@ def process_left(leaver: Failure, victims: Sequence[Failure], logs: str) -> Verd
 
 def process_unheard(process_id: int, host: str, victims: int, logs: str) -> Verdict:
     message = f"the run failed: process {process_id} on {host} runs, but jax in the others no longer hears from it"
-    detail = [f"{_processes(victims)} {'was' if victims == 1 else 'were'} ended by jax for that.", f"Logs: {logs}"]
+    detail = [f"{_others(victims)} {'was' if victims == 1 else 'were'} ended by jax for that.", f"Logs: {logs}"]
     return Verdict("failed", EXIT_HANG, message, process_id, host, victims, detail)
 
 
@@ -161,9 +162,7 @@ def _list_problems(problems: Mapping[str, Sequence[str]]) -> list[str]:
 def nursery_died(host: str, problem: str, victims: int, logs: str) -> Verdict:
     code = 128 + int(match[1]) if (match := re.search(r"signal (\d+)", problem)) else 1
     message = f"the run failed: the nursery on {host} died: {problem}"
-    return Verdict(
-        "failed", code, message, None, host, victims, [f"{_processes(victims)} died with it.", f"Logs: {logs}"]
-    )
+    return Verdict("failed", code, message, None, host, victims, [f"{_others(victims)} died with it.", f"Logs: {logs}"])
 
 
 def preempted(step: int | None) -> Verdict:
@@ -185,13 +184,13 @@ def _tell(failures: Sequence[Failure], logs: str) -> list[str]:
         return []
     first, *others = failures
     who = f"process {first.process_id} on {first.host} {how_it_ended(first.code)}"
-    too = [f"{_processes(len(others))} failed too."] if others else []
+    too = [f"{_others(len(others))} failed too."] if others else []
     return [who, *("  " + line for line in _why(first)), *too, f"Logs: {logs}"]
 
 
 def not_stopped(verdict: Verdict, count: int, seconds: float, stacks: str | None) -> Verdict:
     """Of processes that had to be killed: where each of them was, as far as it could be asked."""
-    who = "1 process" if count == 1 else f"{count} processes"
+    who = count_things(count, "process")
     where = f"; stacks: {stacks}" if stacks else ""
     told = f"{who} did not stop within {seconds:g} s (--grace gives more){where}"
     return replace(verdict, detail=[*verdict.detail, told])
@@ -238,5 +237,5 @@ def _shorten(lines: list[str]) -> list[str]:
     return lines if left <= 0 else [*lines[:LAST_LINES], f"… and {left} more {'line' if left == 1 else 'lines'}"]
 
 
-def _processes(count: int) -> str:
-    return "1 other process" if count == 1 else f"{count} other processes"
+def _others(count: int) -> str:
+    return count_things(count, "other process")
