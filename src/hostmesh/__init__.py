@@ -6,6 +6,7 @@ The code is in the folders launcher/ and worker/ of the repository, which are li
 from __future__ import annotations
 
 import importlib
+import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # `X as X` makes a name public for type checkers
@@ -26,6 +27,12 @@ if TYPE_CHECKING:  # `X as X` makes a name public for type checkers
     from hostmesh.worker.streams.stream import Stream as Stream
 
 __version__ = "0.1.0"
+
+if not os.path.isdir(os.path.join(__path__[0], "launcher")):
+    # This is the copy that a process was sent: a script that launches something itself uses the installed launcher.
+    from pkgutil import extend_path
+
+    __path__ = extend_path(__path__, __name__)
 
 _MODULES = {
     "Checkpoint": "checkpoint",
