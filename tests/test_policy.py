@@ -286,7 +286,7 @@ def test_a_process_that_failed_by_itself_is_the_cause_of_a_lost_host() -> None:
 
 
 def test_a_dead_nursery_is_the_cause_of_its_workers_deaths() -> None:
-    dead = nursery_died("a", "it was killed by signal 9", 2, "logs/")
+    dead = nursery_died("a", "it was killed by signal 9", -9, 2, "logs/")
     verdict = ended(running(failures=[failure(0, 1, code=-9)], exits={0: -9}, nursery_death=dead))
     assert verdict is dead and verdict.exit_code == 137
 

@@ -99,7 +99,9 @@ def test_what_only_becomes_known_at_the_end_is_in_the_verdict(tell: Tell) -> Non
 
 def test_a_dead_nursery_is_the_cause_of_its_workers_deaths(tell: Tell) -> None:
     story = tell()
-    story.say_at(3, 1, wire.Fact("nursery_died", None, {"problem": "it was killed by signal 9", "said": ""}))
+    story.say_at(
+        3, 1, wire.Fact("nursery_died", None, {"problem": "it was killed by signal 9", "code": -9, "said": ""})
+    )
     verdict = story.run()
     assert (verdict.exit_code, verdict.host, verdict.victims) == (137, "b", 2)
 
@@ -439,8 +441,8 @@ WITH_SECRETS: dict[str, list[Any]] = {
     "an exception": [crash(2, {**OWN, "message": SAYS, "traceback": SAYS, "explained": True})],
     "a place": [crash(2, {**OWN, "place": f"/{TOKEN}.py:8"})],
     "stacks": [wire.Stacks(2, SAYS.encode())],
-    "a dead nursery": [wire.Fact("nursery_died", None, {"problem": SAYS, "said": SAYS})],
-    "a nursery that failed": [wire.Fact("nursery_failed", None, {"problem": SAYS, "said": SAYS})],
+    "a dead nursery": [wire.Fact("nursery_died", None, {"problem": SAYS, "code": 1, "said": SAYS})],
+    "a nursery that failed": [wire.Fact("nursery_failed", None, {"problem": SAYS, "code": 1, "said": SAYS})],
     "a fact of no kind": [wire.Fact(f"named {TOKEN}", 2, {SAYS: SAYS, "deep": [{"x": SAYS}]})],
     "metrics": [wire.Fact("metrics", 2, {"reports": [{"step": 1, "values": {SAYS: SAYS}}], "changes": []})],
     "a summary": [wire.Fact("summary", 2, {"said": SAYS})],
@@ -449,7 +451,7 @@ WITH_SECRETS: dict[str, list[Any]] = {
     "no message": [wire.LENGTHS.pack(len(SAYS), 0) + SAYS.encode()],
     "a message of no kind": [wire.LENGTHS.pack(len(json.dumps([SAYS, {}])), 0) + json.dumps([SAYS, {}]).encode()],
     "a path": [wire.Ready(f"/{TOKEN}/python")],
-    "facts": [wire.Inspected({"time": EPOCH, "devices": {}, "python": {"problem": SAYS, "said": SAYS}})],
+    "facts": [wire.Inspected({"time": EPOCH, "devices": {}, "python": {"problem": SAYS, "code": 1, "said": SAYS}})],
     "what went wrong with the stream": [RuntimeError(SAYS)],
 }
 

@@ -92,8 +92,9 @@ class Reports:
         elif fact.name == "nursery_failed":
             self._records.note(f"launch: no warm start on {host.name}: {fact.detail['problem']}; starting cold")
         elif fact.name == "nursery_died":
+            problem, code = fact.detail["problem"], fact.detail["code"]
             count, logs = len(host.process_ids), self._state.logs
-            self._state.nursery_death = verdict.nursery_died(host.name, fact.detail["problem"], count, logs)
+            self._state.nursery_death = verdict.nursery_died(host.name, problem, code, count, logs)
         if not self._metrics.note_fact(host.name, fact):
             self._records.tell(fact.name, host=host.name, process_id=fact.process_id, detail=fact.detail)
 

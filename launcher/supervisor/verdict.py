@@ -159,10 +159,10 @@ def _list_problems(problems: Mapping[str, Sequence[str]]) -> list[str]:
     return [line for each in lines for line in each]
 
 
-def nursery_died(host: str, problem: str, victims: int, logs: str) -> Verdict:
-    code = 128 + int(match[1]) if (match := re.search(r"signal (\d+)", problem)) else 1
+def nursery_died(host: str, problem: str, code: int, victims: int, logs: str) -> Verdict:
     message = f"the run failed: the nursery on {host} died: {problem}"
-    return Verdict("failed", code, message, None, host, victims, [f"{_others(victims)} died with it.", f"Logs: {logs}"])
+    detail = [f"{_others(victims)} died with it.", f"Logs: {logs}"]
+    return Verdict("failed", 128 - code if code < 0 else 1, message, None, host, victims, detail)
 
 
 def preempted(step: int | None) -> Verdict:

@@ -60,7 +60,7 @@ class Starter:
             return False
         while nursery.state is not NurseryState.FAILED and nursery.channel in self._selector.get_map():
             self._hear_nursery()
-        self._lose_nursery(nursery.explain_end(code))
+        self._lose_nursery(nursery.explain_end(code), code)
         self._processes.end_ordered(code or 1)
         return True
 
@@ -158,7 +158,7 @@ class Starter:
         if self._processes.stop_signal is not None:
             process.ask_to_stop(self._processes.stop_signal)
 
-    def _lose_nursery(self, problem: str) -> None:
+    def _lose_nursery(self, problem: str, code: int = 1) -> None:
         """If it was not ready yet, processes start cold instead. If it was, its workers died with it."""
         nursery = self._nursery
         assert nursery is not None and self.nursery_output is not None
@@ -168,7 +168,7 @@ class Starter:
         if nursery.channel in self._selector.get_map():
             self._selector.unregister(nursery.channel)
         nursery.fail()
-        detail = {"problem": problem, "said": self.nursery_output.last().decode(errors="replace")}
+        detail = {"problem": problem, "code": code, "said": self.nursery_output.last().decode(errors="replace")}
         self._send(wire.Fact("nursery_died" if was_ready else "nursery_failed", detail=detail))
         if not was_ready:
             self._start_waiting()
