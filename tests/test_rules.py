@@ -6,6 +6,7 @@ import ast
 import resource
 import subprocess
 import sys
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
@@ -29,31 +30,40 @@ def imports(path: Path) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("path", LAUNCHER, ids=lambda p: str(p.relative_to(REPO)))
-def test_the_launcher_imports_nothing_of_the_worker_but_identity_and_options(path: Path) -> None:
+IMPORTS = {path: imports(path) for path in {*LAUNCHER, *WORKER, *SHIPPED}}
+
+
+def offences(paths: Iterable[Path], is_wrong: Callable[[str], bool]) -> dict[str, list[str]]:
+    """What modules import and must not."""
+    found = {str(path.relative_to(REPO)): sorted(filter(is_wrong, IMPORTS[path])) for path in paths}
+    return {name: wrong for name, wrong in found.items() if wrong}
+
+
+def test_the_launcher_imports_nothing_of_the_worker_but_identity_and_options() -> None:
     allowed = ("hostmesh.worker.identity", "hostmesh.worker.job.options")
-    assert not {n for n in imports(path) if n.startswith("hostmesh.worker") and not n.startswith(allowed)}
+    assert not offences(LAUNCHER, lambda name: name.startswith("hostmesh.worker") and not name.startswith(allowed))
 
 
-@pytest.mark.parametrize("path", WORKER, ids=lambda p: str(p.relative_to(REPO)))
-def test_the_worker_imports_nothing_of_the_launcher(path: Path) -> None:
-    assert not {name for name in imports(path) if name.startswith("hostmesh.launcher")}
+def test_the_worker_imports_nothing_of_the_launcher() -> None:
+    assert not offences(WORKER, lambda name: name.startswith("hostmesh.launcher"))
 
 
-@pytest.mark.parametrize("path", SHIPPED, ids=lambda p: str(p.relative_to(REPO)))
-def test_what_is_shipped_needs_only_the_standard_library(path: Path) -> None:
-    names = imports(path)
-    assert {name.partition(".")[0] for name in names} - {"hostmesh"} <= sys.stdlib_module_names
-    if path.parent.name != "hostmesh":  # whose names are imported when they are used
-        shipped = tuple(f"hostmesh.{name}" for name in ("launcher.agent", "launcher.framing", "launcher.wire"))
-        shipped += ("hostmesh.worker.identity",)
-        assert not {name for name in names if name.count(".") > 1 and not name.startswith(shipped)}
+def test_what_is_shipped_needs_only_itself_and_the_standard_library() -> None:
+    known = {"hostmesh", *sys.stdlib_module_names}
+    assert not offences(SHIPPED, lambda name: name.partition(".")[0] not in known)
+    modules = [
+        path for path in SHIPPED if path.parent.name != "hostmesh"
+    ]  # whose names are imported when they are used
+    shipped = tuple(f"hostmesh.{name}" for name in ("launcher.agent", "launcher.framing", "launcher.wire"))
+    shipped += ("hostmesh.worker.identity",)
+    assert not offences(
+        modules, lambda name: name.startswith("hostmesh.") and name.count(".") > 1 and not name.startswith(shipped)
+    )
 
 
-@pytest.mark.parametrize("path", [*LAUNCHER, *WORKER], ids=lambda p: str(p.relative_to(REPO)))
-def test_the_folders_are_imported_by_the_packages_name_only(path: Path) -> None:
+def test_the_folders_are_imported_by_the_packages_name_only() -> None:
     """`launcher` and `worker` are names that users have for their own modules."""
-    assert not {"launcher", "worker"} & {name.partition(".")[0] for name in imports(path)}
+    assert not offences([*LAUNCHER, *WORKER], lambda name: name.partition(".")[0] in ("launcher", "worker"))
 
 
 def test_what_is_shipped_parses_on_python_3_9() -> None:
@@ -85,9 +95,9 @@ def test_help_takes_less_than_a_third_of_a_second() -> None:
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 0.3
 
 
-@pytest.mark.parametrize("path", [*LAUNCHER, *WORKER], ids=lambda p: str(p.relative_to(REPO)))
-def test_every_module_opens_with_its_duty(path: Path) -> None:
-    assert (ast.get_docstring(ast.parse(path.read_text())) or "").strip()
+def test_every_module_opens_with_its_duty() -> None:
+    modules = [*LAUNCHER, *WORKER]
+    assert [path for path in modules if not (ast.get_docstring(ast.parse(path.read_text())) or "").strip()] == []
 
 
 @pytest.mark.parametrize("name", hostmesh.__all__)
