@@ -5,12 +5,12 @@ from __future__ import annotations
 import importlib.util
 import json
 import marshal
+import os
 import zlib
 from collections.abc import Iterator, Mapping
 from importlib.machinery import SourceFileLoader
-from pathlib import Path, PurePosixPath
 
-PACKAGE = Path(__file__).parent.parent
+PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 OF_THE_AGENT = (
     "__init__.py",
     "launcher/__init__.py",
@@ -46,7 +46,7 @@ def agent_command(python: str, env: Mapping[str, str]) -> list[str]:
 def pack_agent() -> bytes:
     """The beginning of the stream, which makes a host's Python an agent."""
     body = pack(read_sources(find_modules(*OF_THE_AGENT)))
-    source = (PACKAGE / "launcher" / "agent" / "unpack.py").read_bytes() + b"\nbecome_agent()\n"
+    source = read_file(f"{PACKAGE}/launcher/agent/unpack.py") + b"\nbecome_agent()\n"
     first = repr(FIRST_LINE % {"size": len(source)}).encode()
     return b"%s\n%s%016x%s" % (first, source, len(body), body)
 
@@ -56,42 +56,65 @@ def pack_code() -> bytes:
     sitecustomize.py, which it imports at its start, and start.py, which the agent has it run."""
     sources = find_modules("__init__.py", "worker")
     sources |= {name: sources.pop(f"hostmesh/worker/process/{name}") for name in ("sitecustomize.py", "start.py")}
-    data = {name: path.read_bytes() for name, path in find_files("worker", "*.npz")}
+    data = {name: read_file(path) for name, path in find_files("worker", ".npz")}
     return pack({**data, **read_sources(sources)})
 
 
-def find_modules(*parts: str) -> dict[str, Path]:
+def find_modules(*parts: str) -> dict[str, str]:
     """The named modules and all modules in the named folders: name in the package -> file on this machine."""
-    found: dict[str, Path] = {}
+    found: dict[str, str] = {}
     for part in parts:
-        found |= {f"hostmesh/{part}": PACKAGE / part} if part.endswith(".py") else dict(find_files(part, "*.py"))
+        found |= {f"hostmesh/{part}": f"{PACKAGE}/{part}"} if part.endswith(".py") else dict(find_files(part, ".py"))
     return found
 
 
-def find_files(folder: str, pattern: str) -> Iterator[tuple[str, Path]]:
-    for path in (PACKAGE / folder).rglob(pattern):
-        yield f"hostmesh/{path.relative_to(PACKAGE)}", path
+def find_files(folder: str, ending: str) -> Iterator[tuple[str, str]]:
+    for above, folders, names in os.walk(os.path.join(PACKAGE, folder)):
+        folders[:] = [name for name in folders if name != "__pycache__"]
+        for name in names:
+            if name.endswith(ending):
+                yield f"hostmesh{above[len(PACKAGE) :]}/{name}", f"{above}/{name}"
 
 
-def read_sources(sources: Mapping[str, Path]) -> dict[str, bytes]:
+def read_sources(sources: Mapping[str, str]) -> dict[str, bytes]:
     files = {}
     for name, path in sources.items():
-        files[name] = path.read_bytes()
+        files[name] = read_file(path)
         files[importlib.util.cache_from_source(name)] = compiled(path)
     return files
 
 
-def compiled(path: Path) -> bytes:
+def read_file(path: str) -> bytes:
+    with open(path, "rb", buffering=0) as file:
+        return file.read()
+
+
+def compiled(path: str) -> bytes:
     """A module's .pyc file, marked so that a host with the same Python uses it without comparing it to the source.
 
     Compiling on the host would take 40 ms of every start.
     """
-    code = SourceFileLoader(path.stem, str(path)).get_code(path.stem)
-    return importlib.util.MAGIC_NUMBER + UNCHECKED_HASH + bytes(8) + marshal.dumps(code)
+    code = read_cached(path) or marshal.dumps(SourceFileLoader("", path).get_code(""))
+    return importlib.util.MAGIC_NUMBER + UNCHECKED_HASH + bytes(8) + code
+
+
+def read_cached(path: str) -> bytes | None:
+    """The code in the .pyc file that this Python has written for a module, if it was made from the source as it is now.
+
+    Such a file begins with a magic number, flags (0), and the source's time of change and size.
+    """
+    try:
+        data, source = read_file(importlib.util.cache_from_source(path)), os.stat(path)
+    except OSError:
+        return None
+    fields = (0, int(source.st_mtime) & 0xFFFFFFFF, source.st_size & 0xFFFFFFFF)
+    header = importlib.util.MAGIC_NUMBER + b"".join(field.to_bytes(4, "little") for field in fields)
+    return data[16:] if data[:16] == header else None
 
 
 def pack(files: Mapping[str, bytes]) -> bytes:
     """In the format that agent/unpack.py describes."""
-    folders = sorted({str(above) for name in files for above in PurePosixPath(name).parents} - {"."})
+    above = [name.split("/")[:-1] for name in files]
+    folders = sorted({"/".join(parts[:count]) for parts in above for count in range(1, len(parts) + 1)})
     listing = json.dumps([folders, [(name, len(data)) for name, data in files.items()]]).encode()
     return zlib.compress(b"\n".join([listing, b"".join(files.values())]), 1)

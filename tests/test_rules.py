@@ -17,7 +17,7 @@ from hostmesh.launcher.bundle import OF_THE_AGENT, find_modules
 
 LAUNCHER = sorted((REPO / "launcher").rglob("*.py"))
 WORKER = sorted((REPO / "worker").rglob("*.py"))
-SHIPPED = [path.resolve() for path in find_modules(*OF_THE_AGENT).values()]
+SHIPPED = [Path(path).resolve() for path in find_modules(*OF_THE_AGENT).values()]
 
 
 def imports(path: Path) -> set[str]:
