@@ -10,7 +10,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -116,8 +117,7 @@ class LiveRun:
         deadline = time.monotonic() + 5
         while (left := processes_of(self.id)) and time.monotonic() < deadline:
             time.sleep(0.01)
-        for pid in left:
-            os.kill(pid, signal.SIGKILL)
+        kill_all(left)
         assert self.launcher.stdout is not None
         self.launcher.stdout.close()
 
@@ -140,6 +140,13 @@ def processes_of(run_id: str) -> set[int]:
             if f"HOSTMESH_RUN_ID={run_id}".encode() in environ and state not in "ZX":
                 found.add(int(entry.name))
     return found
+
+
+def kill_all(pids: Iterable[int]) -> None:
+    """Some of them may end by themselves meanwhile."""
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def is_alive(pid: int) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import pytest
-from conftest import LiveRun, Script, Start, await_true, clean_env, processes_of
+from conftest import LiveRun, Script, Start, await_true, clean_env, kill_all, processes_of
 
 from hostmesh.worker.checkpoint import Checkpoint
 from hostmesh.worker.errors import CheckpointError
@@ -280,8 +280,7 @@ def test_a_run_whose_processes_were_all_killed_is_followed_within_seconds(
     killed = start("--local", "2", name)
     killed.await_event("saved", count=3, timeout=100)
     killed.launcher.kill()
-    for pid in processes_of(killed.id):
-        os.kill(pid, signal.SIGKILL)
+    kill_all(processes_of(killed.id))
     await_true(lambda: not processes_of(killed.id), 20, "everything is gone")
     assert [entry for entry in os.listdir(tmp_path / "kept") if entry.startswith(".owner")] == [".owner-1"]
     (tmp_path / "finish").touch()

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from conftest import await_true, clean_env, is_alive
+from conftest import await_true, clean_env, is_alive, kill_all
 from sshd import Sshd, fingerprint_of, free_port, make_key, needs_sshd, public_half
 
 from hostmesh.launcher import wire
@@ -329,8 +329,7 @@ def write_until_it_fails(stream: SshStream, written: list[int]) -> str:
 def test_a_killed_connection_ends_reading_and_writing(sshd: Sshd, open_stream: Open) -> None:
     stream = open_stream(sshd.host(), sshd.settings(), "sh", "-c", "echo $$; exec cat")
     assert read_line(stream)
-    for pid in sshd.session_pids():
-        os.kill(pid, signal.SIGKILL)
+    kill_all(sshd.session_pids())
     assert stream.read() == b""
     assert stream.read_errors() == b""
     assert write_until_it_fails(stream, [0])

@@ -368,15 +368,18 @@ def test_a_file_that_became_unreadable_is_told(tmp_path: Path) -> None:
 
 
 def test_two_thousand_files_are_listed_fast(tmp_path: Path) -> None:
-    """In processor time, which a busy machine stretches less; 0.3 s are wanted, the rest is room for a slow machine."""
+    """In processor time, which a busy machine stretches less, and the best of a few; 0.3 s are wanted, the rest is room
+    for a slow machine."""
     for number in range(2000):
         write(tmp_path, f"package_{number % 40}/module_{number}.py", text=f"{number}\n" * 500)
     write(tmp_path, ".gitignore", text="\n".join(f"*.kind{number}" for number in range(30)))
     read_tree(tmp_path, ["first import of the library"])
-    began = time.process_time()
-    tree = read_tree(tmp_path)
-    assert time.process_time() - began < 0.6
-    assert len(tree.entries) == 2001
+    took = []
+    while len(took) < 5 and min(took, default=1.0) >= 0.6:
+        began = time.process_time()
+        assert len(read_tree(tmp_path).entries) == 2001
+        took.append(time.process_time() - began)
+    assert min(took) < 0.6, took
 
 
 def test_a_log_that_somebody_writes_stays_behind_and_code_does_not(tmp_path: Path) -> None:
