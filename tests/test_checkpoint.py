@@ -345,6 +345,14 @@ def test_a_donated_or_changed_state_is_saved_as_it_was(folder: Path) -> None:
     kept.close()
 
 
+def test_a_step_of_another_format_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as before:
+        before.setattr("hostmesh.worker.checkpoint.VERSION", 1)
+        save_steps(folder, 5)
+    with pytest.raises(CheckpointError, match=f"step 5 in {folder} has format 1, wanted 2; use another folder"):
+        Checkpoint(folder, data_spec=ABOUT).restore(make_state())
+
+
 def test_a_step_about_other_data_is_refused(folder: Path) -> None:
     save_steps(folder, 5)
     other = {"source": "digits:train", "batch_size": 128, "tail": "pad"}

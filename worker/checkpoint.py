@@ -20,7 +20,7 @@ from hostmesh.worker.streams.state import LoaderState, merge_states
 
 PyTree: TypeAlias = Any
 
-VERSION = 1
+VERSION = 2
 # How long a save waits for the other processes, one of which may be busy with something else.
 TIMEOUT = 600.0
 
