@@ -148,7 +148,7 @@ def save(*_):
 for number in (signal.SIGTERM, signal.SIGINT):
     signal.signal(number, save)
 print("up", flush=True)
-while True: signal.pause()
+while True: time.sleep(0.05)
 """
 
 
