@@ -221,7 +221,7 @@ class Exited(NamedTuple):
     """`code` is negative for a signal; `data` holds the last bytes the process wrote.
 
     `at` is the time by the host's clock, which is ahead of the launcher's by at most `ahead` seconds (see
-    launcher/supervisor/clocks.py).
+    launcher/supervisor/link/clocks.py).
     """
 
     process_id: int

@@ -12,7 +12,7 @@ from hostmesh.launcher.supervisor.link.inbox import Inbox
 
 COUNT_EVERY = 0.2
 # A wait that took longer than this was not the hosts' silence: the launcher itself was suspended.
-LONGEST_WAIT = 1.0
+MAX_WAIT = 1.0
 
 
 @dataclass
@@ -30,7 +30,7 @@ class Liveness:
 
         Not at every event: a thousand agents beat a thousand times a second.
         """
-        self.uncounted += min(seconds, LONGEST_WAIT)
+        self.uncounted += min(seconds, MAX_WAIT)
         if self.uncounted < COUNT_EVERY:
             return []
         seconds, self.uncounted = self.uncounted, 0.0
