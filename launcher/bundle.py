@@ -12,13 +12,14 @@ from importlib.machinery import SourceFileLoader
 
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 OF_THE_AGENT = (
-    "__init__.py",
     "launcher/__init__.py",
     "launcher/framing.py",
     "launcher/wire.py",
     "launcher/agent",
     "worker/__init__.py",
     "worker/identity.py",
+    "worker/process/__init__.py",
+    "worker/process/record.py",
 )
 UNCHECKED_HASH = (1).to_bytes(4, "little")
 
@@ -44,8 +45,9 @@ def agent_command(python: str, env: Mapping[str, str]) -> list[str]:
 
 
 def pack_agent() -> bytes:
-    """The beginning of the stream, which makes a host's Python an agent."""
-    body = pack(read_sources(find_modules(*OF_THE_AGENT)))
+    """The beginning of the stream, which makes a host's Python an agent. It needs nothing of what `hostmesh` offers to
+    scripts."""
+    body = pack({"hostmesh/__init__.py": b"", **read_sources(find_modules(*OF_THE_AGENT))})
     source = read_file(f"{PACKAGE}/launcher/agent/unpack.py") + b"\nbecome_agent()\n"
     first = repr(FIRST_LINE % {"size": len(source)}).encode()
     return b"%s\n%s%016x%s" % (first, source, len(body), body)

@@ -39,8 +39,8 @@ def offences(paths: Iterable[Path], is_wrong: Callable[[str], bool]) -> dict[str
     return {name: wrong for name, wrong in found.items() if wrong}
 
 
-def test_the_launcher_imports_nothing_of_the_worker_but_identity_and_options() -> None:
-    allowed = ("hostmesh.worker.identity", "hostmesh.worker.job.options")
+def test_the_launcher_imports_nothing_of_the_worker_but_identity_record_and_options() -> None:
+    allowed = tuple(f"hostmesh.worker.{name}" for name in ("identity", "process.record", "job.options"))
     assert not offences(LAUNCHER, lambda name: name.startswith("hostmesh.worker") and not name.startswith(allowed))
 
 
@@ -55,7 +55,7 @@ def test_what_is_shipped_needs_only_itself_and_the_standard_library() -> None:
         path for path in SHIPPED if path.parent.name != "hostmesh"
     ]  # whose names are imported when they are used
     shipped = tuple(f"hostmesh.{name}" for name in ("launcher.agent", "launcher.framing", "launcher.wire"))
-    shipped += ("hostmesh.worker.identity",)
+    shipped += ("hostmesh.worker.identity", "hostmesh.worker.process.record")
     assert not offences(
         modules, lambda name: name.startswith("hostmesh.") and name.count(".") > 1 and not name.startswith(shipped)
     )

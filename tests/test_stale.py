@@ -25,8 +25,8 @@ OLD = time.time() - 3600
 
 def make(base: Path, name: str = "hostmesh-1116-k7m2xq.0", lock: bool = True, age: float = 3600.0) -> Path:
     folder = base / name
-    (folder / "agent" / "launcher").mkdir(parents=True)
-    (folder / "agent" / "launcher" / "wire.py").touch()
+    (folder / "code" / "hostmesh").mkdir(parents=True)
+    (folder / "code" / "hostmesh" / "__init__.py").touch()
     (folder / "output-0").write_text("last words")
     (folder / "link").symlink_to(base / "precious")
     if lock:
@@ -108,7 +108,7 @@ def test_an_agent_holds_its_folder_and_removes_what_is_stale_beside_it(
     await_true(lambda: not left.exists(), 20, "what is stale is gone")
     first.channel.send(wire.Reserve(["127.0.0.1"], listen=False))
     first.hear(wire.Reserved)
-    assert young.exists() and (own / "agent").exists() and len(list(short.glob("hostmesh-*"))) == 3
+    assert young.exists() and (own / "lock").exists() and len(list(short.glob("hostmesh-*"))) == 3
 
 
 def test_an_agent_that_is_killed_with_its_guardian_holds_nothing_any_more(
@@ -127,7 +127,7 @@ def test_an_agent_that_is_killed_with_its_guardian_holds_nothing_any_more(
     for pid in (hello.guardian_pid, hello.pid):
         os.kill(pid, signal.SIGKILL)
     await_true(lambda: stale_folders.is_free(str(own), 0.0), 20, "nobody holds the folder")
-    assert (own / "agent").exists()
+    assert (own / "lock").exists()
 
 
 def test_a_removal_that_is_interrupted_leaves_a_folder_that_can_be_told(

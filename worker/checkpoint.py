@@ -13,6 +13,7 @@ from hostmesh.worker.coordination import JSON, exchange, require_same
 from hostmesh.worker.distributed import require_joined
 from hostmesh.worker.errors import CheckpointError
 from hostmesh.worker.process.facts import send_fact
+from hostmesh.worker.process.recorder import phase
 from hostmesh.worker.saving.folder import CheckpointFolder
 from hostmesh.worker.saving.orbax_setup import open_orbax, restore_part
 from hostmesh.worker.saving.state_shape import abstract, compare, compare_part, describe, require_global
@@ -65,6 +66,10 @@ class Checkpoint:
         With `weights_only` the state alone, whatever data it was trained on: for another batch size, source or seed.
         Then `like` may also leave out parts of what was saved, such as the optimizer's.
         """
+        with phase("restoring"):
+            return self._restore(like, weights_only)
+
+    def _restore(self, like: PyTree, weights_only: bool) -> Any:
         from orbax.checkpoint import args
 
         self.wait()
@@ -87,6 +92,10 @@ class Checkpoint:
 
         Returns when the state has been copied from the devices, so that it may be donated; the write goes on.
         """
+        with phase("saving"):
+            self._save(step, state, loader_state)
+
+    def _save(self, step: int, state: PyTree, loader_state: LoaderState) -> None:
         from orbax.checkpoint import args
 
         if self._folder.read_only:
@@ -117,7 +126,8 @@ class Checkpoint:
             return
         step, self._pending = self._pending, None
         try:
-            self._orbax.wait_until_finished()
+            with phase("saving"):
+                self._orbax.wait_until_finished()
         except Exception as error:
             raise self._save_error(step, _explain(error)) from error
         self._folder.steps.append(step)

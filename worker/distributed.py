@@ -19,6 +19,8 @@ from hostmesh.worker.errors import WorkerError
 from hostmesh.worker.identity import PID, Identity
 from hostmesh.worker.preemption import let_ctrl_c_end
 from hostmesh.worker.process.facts import send_fact
+from hostmesh.worker.process.record import Phase
+from hostmesh.worker.process.recorder import RECORDER, phase
 
 CLUSTERS = "jax._src.clusters"
 DISTRIBUTED = "jax._src.distributed"
@@ -65,6 +67,7 @@ def prepare_jax() -> None:
     if is_prepared:  # by sitecustomize or by the nursery
         return
     is_prepared = True
+    RECORDER.open()
     for name, adapt in {CLUSTERS: _add_cluster_type, DISTRIBUTED: _announce_joining, "jax": _check_at_exit}.items():
         if name in sys.modules:
             adapt(sys.modules[name])
@@ -146,6 +149,7 @@ def identity_of_itself() -> Identity | None:
 def _check_at_exit(jax: ModuleType) -> None:
     """Registered after jax's own exit handlers, so that it runs before they end the devices."""
     atexit.register(_report_if_alone)
+    atexit.register(RECORDER.enter, int(Phase.LEAVING))
 
 
 def _report_if_alone() -> None:
@@ -177,7 +181,7 @@ def _announce_joining(distributed: ModuleType) -> None:
         if identity is not None and is_ours:
             send_fact("joining")
             _join_ours(call.arguments, identity)
-        with let_ctrl_c_end():
+        with let_ctrl_c_end(), phase("joining"):
             initialize(*call.args, **call.kwargs)
         has_joined = True
         if is_ours:

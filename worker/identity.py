@@ -15,9 +15,10 @@ LOCAL_PROCESS_ID = "HOSTMESH_LOCAL_PROCESS_ID"
 COORDINATOR_ADDRESS = "HOSTMESH_COORDINATOR_ADDRESS"
 # How many seconds a process has between the request to stop and SIGKILL.
 GRACE = "HOSTMESH_GRACE"
-# Set by the agent, because only it knows its folder: where a process sends facts and dumps its stacks.
+# Set by the agent, because only it knows its folder: where a process sends facts, dumps its stacks, keeps its record.
 FACTS_SOCKET = "HOSTMESH_FACTS_SOCKET"
 STACKS_FILE = "HOSTMESH_STACKS_FILE"
+RECORD_FILE = "HOSTMESH_RECORD_FILE"
 # `all` where the launcher keeps what every process reports, and not only what process 0 does.
 METRICS = "HOSTMESH_METRICS"
 # The pid of the process itself: a program that it starts inherits all variables above, but has another pid.

@@ -7,6 +7,7 @@ import os
 import sys
 from typing import Any
 
+from hostmesh.worker.process.recorder import RECORDER
 from hostmesh.worker.reporting.reports import Reports
 
 EXIT_TIMEOUT = 5.0
@@ -31,6 +32,7 @@ def report(step: int, **metrics: Any) -> None:
         # Exit handlers run from the last one registered to the first: jax's own, which ends the devices, comes later.
         atexit.register(_leave)
         os.register_at_fork(after_in_child=_begin_anew)
+    RECORDER.note_step(step)
     _reports.add(step, metrics)
 
 

@@ -29,6 +29,7 @@ from hostmesh.worker.metrics import report
 from hostmesh.worker.preemption import handle_preemption, preemption_requested
 from hostmesh.worker.process.facts import send_fact
 from hostmesh.worker.process.freed_memory import keep_freed_memory
+from hostmesh.worker.process.recorder import phase
 from hostmesh.worker.reporting.values import to_json
 from hostmesh.worker.sources import Source, open_source
 from hostmesh.worker.streams.stream import Stream
@@ -176,7 +177,8 @@ class Job:
         return bool(every) and self.loader.step % every == 0 and self.loader.step < self.total
 
     def _evaluate(self) -> Evaluation:
-        found = self.evaluator.evaluate(self.state.params)
+        with phase("evaluating"):
+            found = self.evaluator.evaluate(self.state.params)
         report(self.loader.step, eval_loss=found.loss, eval_accuracy=found.accuracy)
         if not math.isfinite(found.loss) and self.settings.nan != "ignore":
             self._require_finite_state()

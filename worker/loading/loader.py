@@ -24,6 +24,7 @@ from hostmesh.worker.loading.schedule import Schedule, check_step
 from hostmesh.worker.loading.shardings import describe_sharding, make_shardings
 from hostmesh.worker.loading.source_rows import SourceRows
 from hostmesh.worker.process.freed_memory import keep_freed_memory
+from hostmesh.worker.process.recorder import RECORDER
 from hostmesh.worker.sources import as_source
 from hostmesh.worker.streams.reader import StreamReader
 from hostmesh.worker.streams.state import LoaderState
@@ -135,6 +136,16 @@ class Loader:
     def __next__(self) -> Any:
         if self._ended:  # until it is iterated anew: asking a stream again would be a collective
             raise StopIteration
+        before = RECORDER.begin_loading()
+        try:
+            batch = self._take()
+        except BaseException:
+            RECORDER.end_loading(before, None)
+            raise
+        RECORDER.end_loading(before, self.step)
+        return batch
+
+    def _take(self) -> Any:
         began = time.perf_counter()
         batches = self._batches or self._begin()
         self._comparison.check()
@@ -175,6 +186,7 @@ class Loader:
             self._batches = None
 
     def _begin(self) -> ReadAhead[HostBatch, DeviceBatch]:
+        RECORDER.name_source(self.source.name)
         reader = self._rows.reader(self._layout.row_sets, self.step, sum(self._tiers))
         steps = count(self.step) if self._total is None else iter(range(self.step, self._total))
         self._batches = _read_ahead(reader, self._layout, steps, *self._tiers)

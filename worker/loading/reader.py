@@ -17,6 +17,7 @@ from hostmesh.worker.loading.order import Order
 from hostmesh.worker.loading.randomness import COLLATE, RowRandom
 from hostmesh.worker.loading.rows import Block, Ids, Record
 from hostmesh.worker.loading.schedule import Schedule
+from hostmesh.worker.process.recorder import RECORDER
 from hostmesh.worker.sources import Source
 
 Map: TypeAlias = Callable[..., Block]
@@ -92,6 +93,7 @@ class SourceReader:
         count = len(batch_ids)
         rows = row_set.rows if row_set.last < count else np.minimum(row_set.rows, count - 1)
         ids = batch_ids if row_set.is_all and len(rows) == count else batch_ids[rows]
+        RECORDER.note_reading(step, int(ids[0]) if count else 0)
         try:
             block = self._read_block(ids, start, rows)
         except Exception as error:

@@ -23,6 +23,7 @@ from hostmesh.worker.preemption import leave_after_others
 from hostmesh.worker.process.command_line import show_command
 from hostmesh.worker.process.crash import crash_record, explain_no_input
 from hostmesh.worker.process.facts import send_fact
+from hostmesh.worker.process.recorder import RECORDER
 
 EXIT_HANDLERS_TIMEOUT = 5.0
 LOST_PEER_TIMEOUT = 3.0
@@ -63,7 +64,9 @@ def _say_hello() -> None:
     """Let the agent ask for stacks: before this, the signal would kill the process."""
     faulthandler.enable()
     if path := os.environ.get(STACKS_FILE):
-        faulthandler.register(DUMP_SIGNAL, file=open(path, "wb", buffering=0), all_threads=True)  # noqa: SIM115
+        # Every dump is appended, so that the agent can empty the file before it asks for one.
+        faulthandler.register(DUMP_SIGNAL, file=open(path, "ab", buffering=0), all_threads=True)  # noqa: SIM115
+    RECORDER.open()
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     send_fact("hello", must_arrive=True)
 

@@ -8,6 +8,7 @@ import signal
 from typing import Callable, Optional
 
 from hostmesh.launcher.agent.processes.output import Output
+from hostmesh.launcher.agent.processes.record_file import RecordFile
 
 
 class ProcessState(enum.Enum):
@@ -37,6 +38,7 @@ class Process:
         self.process_id, self.is_python = process_id, is_python
         self.output = Output(os.path.join(folder, f"output-{process_id}"))
         self.stacks = os.path.join(folder, f"stacks-{process_id}")
+        self.record = RecordFile(os.path.join(folder, f"record-{process_id}"))
         self.state = ProcessState.ORDERED
         self.boot = Boot.SILENT
         self.pid: Optional[int] = None

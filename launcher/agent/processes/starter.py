@@ -14,7 +14,7 @@ from hostmesh.launcher.agent.processes.output import Output
 from hostmesh.launcher.agent.processes.process import Process, ProcessState
 from hostmesh.launcher.agent.processes.registry import Phase, Processes
 from hostmesh.launcher.agent.spawn import STDIN, explain_start, read_exec_error, spawn
-from hostmesh.worker.identity import FACTS_SOCKET, STACKS_FILE
+from hostmesh.worker.identity import FACTS_SOCKET, RECORD_FILE, STACKS_FILE
 
 
 class Starter:
@@ -72,7 +72,9 @@ class Starter:
 
     def _start(self, order: wire.Spawn) -> None:
         process = self._processes.add(order.process_id, order.is_python)
-        own = {**order.env, FACTS_SOCKET: facts_path(self._folder), STACKS_FILE: process.stacks}
+        process.record.make()
+        files = {FACTS_SOCKET: facts_path(self._folder), STACKS_FILE: process.stacks, RECORD_FILE: process.record.path}
+        own = {**order.env, **files}
         if order.is_python and self._nursery is not None and self._nursery.state is NurseryState.READY:
             self._nursery.order(order.process_id, order.argv, own, process.output.path)
         else:
