@@ -11,7 +11,7 @@ from pathlib import Path
 from hostmesh import __version__
 from hostmesh.launcher.cluster.file import read_cluster
 from hostmesh.launcher.cluster.local import local_cluster
-from hostmesh.launcher.cluster.model import Cluster
+from hostmesh.launcher.cluster.model import Cluster, HangTimeout
 from hostmesh.launcher.errors import EXIT_INTERRUPTED, HostmeshError, UsageError
 from hostmesh.launcher.options import USAGE_HINT, build_check_parser, build_parser, parse, parse_check
 
@@ -71,6 +71,7 @@ def override(cluster: Cluster, options: argparse.Namespace) -> Cluster:
     return replace(
         cluster,
         grace=options.grace or cluster.grace,
+        hang_timeout=cluster.hang_timeout if options.hang_timeout is None else HangTimeout(options.hang_timeout),
         keep_going=options.keep_going or cluster.keep_going,
         metrics=options.metrics or cluster.metrics,
     )

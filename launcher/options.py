@@ -25,8 +25,8 @@ EPILOG = """examples:
   launch check --hosts tpu-pod.yaml                  what would keep these hosts from training, and how to fix it
 
 The exit code is 0 only when every process succeeded, else the culprit's (128+n for signal n); 69 when a host was lost,
-75 when the run was preempted and saved, 124 when jax lost a process that still runs, 130 after Ctrl-C, 2 for a bad
-command line or cluster file.
+75 when the run was preempted and saved, 124 when it stood still, 130 after Ctrl-C, 2 for a bad command line or cluster
+file.
 
 Ctrl-C and SIGTERM stop a run in order. Ctrl-C reaches the processes as it does under a shell (KeyboardInterrupt,
 finally and exit handlers run), SIGTERM as SIGTERM; a job that can save saves. What has not ended after --grace seconds,
@@ -34,9 +34,24 @@ or the time that a saving job asked for, is killed; a second Ctrl-C kills at onc
 
 With --local and without --devices the GPUs of this machine are split among the processes; without GPUs, or with
 --devices, accelerators are simulated on CPU. JAX_PLATFORMS holds where you set it."""
+HANG_HELP = (
+    "end the run when nothing has moved for S seconds, and say who holds the others up; 0 never does (default: 300 "
+    "where every process tells its steps)"
+)
 SHELLS = ("bash", "zsh", "fish")
 WITH_VALUE = {
-    *("--hosts", "--local", "--devices", "--grace", "--python", "--show", "--runs", "--metrics", "--completion"),
+    *(
+        "--hosts",
+        "--local",
+        "--devices",
+        "--grace",
+        "--hang-timeout",
+        "--python",
+        "--show",
+        "--runs",
+        "--metrics",
+        "--completion",
+    ),
     *(name for name, option in JOB_OPTIONS.items() if option.value),
 }
 
@@ -111,6 +126,7 @@ def build_parser() -> Parser:
     add("--devices", metavar="D", type=count, help="CPU devices per process, to simulate accelerators")
     add("--grace", metavar="S", type=seconds, help="seconds to stop in when asked to, before SIGKILL (default: 3)")
     add("--keep-going", action="store_true", help="let the others go on when a process fails or a host is lost")
+    add("--hang-timeout", metavar="S", type=seconds_or_never, help=HANG_HELP)
     add("--python", metavar="PATH", help="the Python of the processes, on every host, instead of the cluster file's")
     add("--cold", action="store_true", help="start each process from scratch instead of forking it with jax imported")
     add("--dry-run", action="store_true", help="print the plan and start nothing")
@@ -144,6 +160,10 @@ def seconds(text: str) -> float:
     if not 0 < value < float("inf"):
         raise argparse.ArgumentTypeError(f"found {text}, wanted a number of seconds above 0")
     return value
+
+
+def seconds_or_never(text: str) -> float:
+    return 0.0 if text == "0" else seconds(text)
 
 
 def parse_check(argv: list[str]) -> argparse.Namespace:

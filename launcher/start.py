@@ -38,5 +38,4 @@ def plan_text(plan: Plan, as_json: bool) -> str:
 
 
 def settings_without_effect(cluster: Cluster) -> list[str]:
-    settings = {"restarts": cluster.restarts, "hang_timeout": cluster.hang_timeout}
-    return [name for name, value in settings.items() if value]
+    return ["restarts"] if cluster.restarts else []

@@ -120,6 +120,10 @@ class Acknowledge(NamedTuple):
     size: int
 
 
+class Examine(NamedTuple):
+    """Find out where every process is; answered by Examined of each that runs."""
+
+
 class Stop(NamedTuple):
     """Send the stacks of every process that can dump them, if `stacks`; kill everything, send what is left, say Bye."""
 
@@ -244,6 +248,34 @@ class Stacks(NamedTuple):
     data: bytes = b""
 
 
+class Observed(NamedTuple):
+    """What a process is doing, whenever that has changed; `state` is T for one that is stopped.
+
+    The rest is from its record, and is left out where a process keeps none: the step and the phase it is in, for how
+    many seconds that phase has `lasted`, the number of all changes so far, whether it tells its steps (`is_kept`), and
+    how many seconds it has spent `loading`, `saving` and `compiling` in all.
+    """
+
+    process_id: int
+    state: str = ""
+    step: int = 0
+    phase: str = ""
+    lasted: float = 0.0
+    changes: int = 0
+    is_kept: bool = False
+    loading: float = 0.0
+    saving: float = 0.0
+    compiling: float = 0.0
+
+
+class Examined(NamedTuple):
+    """Where a process is: `data` are its stacks, `found` what agent/processes/examining.py found out beside them."""
+
+    process_id: int
+    found: Dict[str, Any] = {}
+    data: bytes = b""
+
+
 class Fact(NamedTuple):
     """Something a worker (or, with no process id, the host) says about itself."""
 
@@ -267,11 +299,11 @@ class Beat(NamedTuple):
 
 COMMANDS = (
     *(Lease, PrepareWorkers, Code, Sync, FileChunk, SkipFile, RunSetup),
-    *(Inspect, Reserve, Reach, Spawn, Signal, Acknowledge, Stop),
+    *(Inspect, Reserve, Reach, Spawn, Signal, Acknowledge, Examine, Stop),
 )
 EVENTS = (
     *(Hello, FilesNeeded, BytesStored, Synced, SetupOutput, SetupDone, Inspected, Reached, Ready, Refused),
-    *(Reserved, Started, Output, Exited, Drained, Stacks, Fact, Bye),
+    *(Reserved, Started, Output, Exited, Drained, Stacks, Observed, Examined, Fact, Bye),
 )
 KINDS: Dict[str, Any] = {kind.__name__: kind for kind in (*COMMANDS, *EVENTS, Beat)}
 

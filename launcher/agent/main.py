@@ -14,7 +14,9 @@ from hostmesh.launcher.agent import process_tree
 from hostmesh.launcher.agent.guardian import Guardian, guard, remove
 from hostmesh.launcher.agent.leftovers.shared_memory import SharedMemory
 from hostmesh.launcher.agent.link import BEAT_EVERY, Link, watch
+from hostmesh.launcher.agent.processes.examining import Examining
 from hostmesh.launcher.agent.processes.forwarding import Forwarding
+from hostmesh.launcher.agent.processes.observing import Observing
 from hostmesh.launcher.agent.processes.registry import Phase, Processes
 from hostmesh.launcher.agent.processes.starter import Starter
 from hostmesh.launcher.agent.processes.stopping import Stopping
@@ -54,9 +56,13 @@ class Agent:
         self.duties = Duties(folder, self.selector, self.link.send, self.starter.note_ready)
         self.forwarding = Forwarding(self.link, self.processes, self.starter, self.duties)
         self.stopping = Stopping(self.link, self.processes, self.starter, self.forwarding, shared_memory, guardian.pid)
+        self.observing = Observing(self.processes, self.link.send)
+        self.examining = Examining(self.processes, self.observing, self.link.send)
+        self.processes.before_exit = self.observing.look_last
         self.commands: Dict[type, Callable[[Any], None]] = {
             wire.Spawn: self._spawn,
             wire.Signal: self._signal,
+            wire.Examine: lambda _: self.examining.begin(),
             wire.Stop: lambda order: self.stopping.begin(order.stacks),
         }
         self.is_told_to_end = False  # by a signal
@@ -99,7 +105,7 @@ class Agent:
         """For how long the loop may wait for something to happen."""
         if self.link.has_commands or self.forwarding.is_behind:
             return 0.0
-        if self.processes.phase is Phase.COLLECTING_STACKS:
+        if self.processes.phase is Phase.COLLECTING_STACKS or self.examining.is_busy:
             return POLL_STACKS_EVERY
         return POLL_OUTPUT_EVERY if self.duties.setup_is_busy or self.forwarding.any_not_drained else BEAT_EVERY / 2
 
@@ -109,6 +115,8 @@ class Agent:
             self.shared_memory.note_new(lambda: process_tree.find_all(os.environ[process_tree.MARK], os.getpid()))
         self.duties.keep_time()
         self.processes.end_leaving()
+        self.observing.keep_time()
+        self.examining.go_on()
         self.stopping.go_on()
 
     def _obey(self, message: Any) -> None:

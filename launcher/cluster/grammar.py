@@ -9,7 +9,7 @@ from typing import Any
 
 from hostmesh.launcher.cluster.gcloud import TpuPod
 from hostmesh.launcher.cluster.host_names import NamePattern, parse_names
-from hostmesh.launcher.cluster.model import MAX_PROCESSES, METRICS_OF, TRANSPORTS, Job, Setup, Ssh, Sync
+from hostmesh.launcher.cluster.model import MAX_PROCESSES, METRICS_OF, TRANSPORTS, HangTimeout, Job, Setup, Ssh, Sync
 from hostmesh.launcher.cluster.yaml_values import (
     TEXT,
     WHOLE,
@@ -164,6 +164,26 @@ def _setup(value: Value) -> Setup:
     return Setup(settings.get("run") or (), settings.get("inputs") or ())
 
 
+_hang_seconds = seconds(lambda seconds: seconds >= 0, "0 seconds (never) or more")
+_phase_name = scalar((TEXT,), "[^\0\ud800-\udfff\r\n]{1,100}", "the name of a phase, such as step or compiling")
+
+
+def _hang_timeout(value: Value) -> HangTimeout | None:
+    """A number for all phases, or a mapping of phases to numbers."""
+    if value.kind != "a mapping":
+        seconds = _hang_seconds(value)
+        return None if seconds is None else HangTimeout(seconds)
+    limits = {}
+    for name, key, limit in value.entries("a number of seconds, or a mapping of phases to seconds"):
+        _phase_name(key)
+        limits[name] = _hang_seconds(limit)
+    return (
+        None
+        if None in limits.values()
+        else HangTimeout(None, {name: each or math.inf for name, each in limits.items()})
+    )
+
+
 def _run(value: Value) -> Job | None:
     settings = value.read(_JOB)
     kinds = [key for key in settings if key != "args"]
@@ -237,7 +257,7 @@ CLUSTER: dict[str, Check] = {
     "grace": seconds(lambda seconds: seconds > 0, "more than 0 seconds"),
     "keep_going": boolean,
     "restarts": whole_number(0, math.inf, "a whole number, 0 or more"),
-    "hang_timeout": seconds(lambda seconds: seconds > 0, "more than 0 seconds"),
+    "hang_timeout": _hang_timeout,
     "metrics": scalar((TEXT, WHOLE), "|".join(METRICS_OF), "0 (those of process 0) or all"),
     "run": _run,
 }

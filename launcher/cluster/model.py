@@ -65,6 +65,15 @@ class Host:
 
 
 @dataclass(frozen=True)
+class HangTimeout:
+    """After how many seconds without movement a run is ended: 0 is never, None where nobody has said; and for phases
+    that have a limit of their own."""
+
+    seconds: float | None = None
+    phases: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+
+
+@dataclass(frozen=True)
 class Cluster:
     hosts: tuple[Host, ...]
     name: str = "local"
@@ -82,6 +91,6 @@ class Cluster:
     grace: float = 3.0  # seconds between the request to stop and SIGKILL, for processes that name no time of their own
     keep_going: bool = False  # a failed process, or a lost host, ends nobody else
     restarts: int = 0
-    hang_timeout: float | None = None
+    hang_timeout: HangTimeout = HangTimeout()
     metrics: str = "0"  # whose reports are kept: of process 0, or all
     run: Job | None = None

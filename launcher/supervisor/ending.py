@@ -45,7 +45,7 @@ class Ending:
         # Whoever is still there when the grace after a Ctrl-C is over is stuck; after a second one nothing waits.
         was_patient = verdict.outcome == "stopped" and len(state.interrupts) == 1
         stuck = len(self._unended()) if was_patient and not state.nobody_is_waited_for else 0
-        stacks, grace = bool(stuck) or verdict.outcome in ("failed", "host lost"), state.stop_grace
+        stacks, grace = bool(stuck) or verdict.outcome in ("failed", "host lost", "hang"), state.stop_grace
         culprit = next((f for f in state.failures if f.process_id == verdict.process_id), None)
         if verdict.process_id is not None:
             self._records.mute_all_but(verdict.process_id)  # the others would only complain of a lost peer

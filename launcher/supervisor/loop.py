@@ -20,6 +20,7 @@ from hostmesh.launcher.supervisor.link.inbox import Inbox
 from hostmesh.launcher.supervisor.link.liveness import Absence, Liveness
 from hostmesh.launcher.supervisor.link.protocol import find_violation, is_ignored
 from hostmesh.launcher.supervisor.policy import AskToStop, End, Spawn, Wait, decide
+from hostmesh.launcher.supervisor.progress import Progress
 from hostmesh.launcher.supervisor.records import Records
 from hostmesh.launcher.supervisor.reports import Reports
 from hostmesh.launcher.supervisor.run_state import begin_state
@@ -30,6 +31,7 @@ from hostmesh.launcher.words import count_things
 from hostmesh.worker.identity import GRACE
 
 if TYPE_CHECKING:
+    from hostmesh.launcher.supervisor.stuck.handling import HangWatch
     from hostmesh.launcher.sync.tree import Tree
 
 TICK = 0.5
@@ -38,6 +40,8 @@ HINT_EVERY = 10.0
 CONNECT_TIMEOUT = 30.0
 CONNECT_TIMEOUT_PER_HOST = 0.1
 LOST_TIMEOUT = 0.5
+# Seconds without movement of any process after which somebody looks what they do.
+LOOKED_AT_AFTER = 2.0
 # This share of a lease without a look at the inbox: agents may have given the launcher up.
 LONG_ABSENCE = 0.8
 
@@ -93,6 +97,7 @@ class Supervisor:
         hello_timeout = CONNECT_TIMEOUT + CONNECT_TIMEOUT_PER_HOST * len(hosts)
         self.liveness = Liveness(hosts, self.channels, hello_timeout, lease)
         self.absence = Absence(self.inbox, lease, QUIET)
+        self._hang_watch: HangWatch | None = None
         self._asked_to_stop = False
         self._began = self._hinted = self.inbox.now()
 
@@ -149,11 +154,14 @@ class Supervisor:
                 case AskToStop(number):
                     self._ask_to_stop(number)
                 case Wait():
-                    pass
+                    if (hang := self._watch_for_hang()) is not None:
+                        return hang
             self._hint()
 
     def _spawn_all(self) -> None:
         self.state.spawned = True
+        now = self.inbox.now()
+        self.state.progress = {process.process_id: Progress(now) for process in self.plan.processes}
         assert self.state.coordinator is not None
         is_python, argv = self.plan.job.command is None, self.plan.argv()
         for process in self.plan.processes:
@@ -173,6 +181,15 @@ class Supervisor:
         self._asked_to_stop = True
         for host in self.state.with_agent:
             self.channels[host.number].send(wire.Signal(number))
+
+    def _watch_for_hang(self) -> Verdict | None:
+        if not self.state.spawned or self.inbox.now() - self.state.moved_at < LOOKED_AT_AFTER:
+            return None
+        if self._hang_watch is None:
+            from hostmesh.launcher.supervisor.stuck.handling import HangWatch  # few runs need it
+
+            self._hang_watch = HangWatch(self.plan.cluster.hang_timeout, self.records, self.channels)
+        return self._hang_watch.look(self.state, self.inbox.now())
 
     def _hint(self) -> None:
         """Nobody should wonder what a run is waiting for."""

@@ -32,6 +32,11 @@ class Reports:
         match event:
             case wire.Output():
                 self._records.add_output(event.process_id, event.data)
+                self._state.progress[event.process_id].note_sign_of_life(self._inbox.now())
+            case wire.Observed():
+                self._state.progress[event.process_id].note_observed(event, self._inbox.now())
+            case wire.Examined():
+                self._state.progress[event.process_id].note_examined(event, self._inbox.now())
             case wire.Started():
                 self._state.started.add(event.process_id)
                 self._records.tell("process started", **event._asdict(), host=host.name)
@@ -63,6 +68,7 @@ class Reports:
         if event.process_id in state.exits:
             return
         state.exits[event.process_id] = event.code
+        state.progress[event.process_id].moved_at = self._inbox.now()
         at, give = self._when(host, event)
         known = state.crashes.get(event.process_id)
         detail = {"code": event.code, "at": round(at, 3)}
@@ -100,6 +106,7 @@ class Reports:
 
     def _note_process_fact(self, host: HostState, process_id: int, name: str, detail: dict[str, Any]) -> None:
         state = self._state
+        state.progress[process_id].note_sign_of_life(self._inbox.now())
         match name, detail:
             case "crash", _:
                 self._note_crash(host, process_id, detail)

@@ -10,6 +10,7 @@ from hostmesh.launcher.plan import Plan
 from hostmesh.launcher.supervisor.failures import Failure
 from hostmesh.launcher.supervisor.host import HostState, Phase
 from hostmesh.launcher.supervisor.link.clocks import Clock, same_clock
+from hostmesh.launcher.supervisor.progress import Progress
 from hostmesh.launcher.supervisor.verdict import Verdict
 from hostmesh.worker.identity import EXIT_PREEMPTED
 
@@ -37,6 +38,7 @@ class RunState:
     crashes: dict[int, tuple[float, dict[str, Any]]] = field(default_factory=dict)
     failures: list[Failure] = field(default_factory=list)
     leavers: list[Failure] = field(default_factory=list)
+    progress: dict[int, Progress] = field(default_factory=dict)
     nursery_death: Verdict | None = None
     save_seconds: float | None = None
     saved_step: int | None = None
@@ -133,6 +135,11 @@ class RunState:
     def was_preempted(self) -> bool:
         codes = set(self.exits.values())
         return len(self.exits) == self.num_processes and codes <= ORDERLY and EXIT_PREEMPTED in codes
+
+    @property
+    def moved_at(self) -> float:
+        """When any process last moved."""
+        return max(each.moved_at for each in self.progress.values())
 
     @property
     def succeeded(self) -> int:

@@ -96,6 +96,14 @@ class Process:
         self._stacks_size = len(stacks)
         return is_whole
 
+    def empty_stacks(self) -> None:
+        """Before a dump is asked for: the process appends to what is there."""
+        self._stacks_size = 0
+        try:
+            os.truncate(self.stacks, 0)
+        except OSError:
+            pass
+
     def read_stacks(self) -> bytes:
         try:
             with open(self.stacks, "rb") as file:

@@ -29,6 +29,7 @@ class Processes:
         self.facts = Facts(folder, self._by_id, send)
         self.phase = Phase.RUNNING
         self.stop_signal: Optional[int] = None
+        self.before_exit: Callable[[Process], None] = lambda process: None  # called before an end is reported
         self._clock_ahead: Optional[float] = None
 
     def __iter__(self) -> Iterator[Process]:
@@ -84,5 +85,6 @@ class Processes:
         self.facts.hear()
         process.state = ProcessState.ENDED
         process.code = 126 if process.exec_error == errno.EACCES else code
+        self.before_exit(process)
         tail = process.output.last()
         self._send(wire.Exited(process.process_id, process.code, time.time(), self._clock_ahead, tail))

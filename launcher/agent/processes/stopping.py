@@ -47,6 +47,7 @@ class Stopping:
         self._processes.end_leaving()
         self._processes.end_ordered(-signal.SIGKILL)
         for process in self._processes:
+            process.empty_stacks()
             if stacks and process.can_dump:
                 process.signal(DUMP_SIGNAL)
         self._stacks_until = time.monotonic() + (STACKS_TIMEOUT if stacks else 0)

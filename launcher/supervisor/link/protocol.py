@@ -7,7 +7,16 @@ from typing import Any
 from hostmesh.launcher import wire
 from hostmesh.launcher.supervisor.host import HostState, Phase
 
-OF_PROCESSES = (wire.Started, wire.Output, wire.Exited, wire.Drained, wire.Stacks, wire.Fact)
+OF_PROCESSES = (
+    wire.Started,
+    wire.Output,
+    wire.Exited,
+    wire.Drained,
+    wire.Stacks,
+    wire.Observed,
+    wire.Examined,
+    wire.Fact,
+)
 # What comes only from an agent that was told to prepare or to inspect its host.
 ANSWERS = (
     *(wire.FilesNeeded, wire.BytesStored, wire.Synced, wire.SetupOutput, wire.SetupDone),

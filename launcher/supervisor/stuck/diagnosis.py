@@ -1,0 +1,66 @@
+"""Who holds the others up, and how sure that is; pure. Where nobody can be singled out, nobody is."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+
+from hostmesh.launcher.supervisor.stuck.activity import IDLE, Activity, Doing
+
+CERTAIN, LIKELY, UNKNOWN = "certain", "likely", "unknown"
+# They explain why others wait, in this order: what comes first explains what follows.
+STRONGEST = (Doing.STOPPED, Doing.LEFT, Doing.DISK, Doing.NOT_JOINED)
+# What a process does while others wait for it.
+HOLDING = frozenset(
+    {
+        *(Doing.COMPILING, Doing.LOADING, Doing.SAVING, Doing.PROGRAM, Doing.CALLBACK),
+        *(Doing.SLEEPING, Doing.COMPUTING, Doing.DISK),
+    }
+)
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """`culprits` hold the others up, and are empty where nobody can be singled out."""
+
+    culprits: tuple[Activity, ...]
+    others: tuple[Activity, ...]
+    sure: str
+
+    @property
+    def cause(self) -> Doing | None:
+        return self.culprits[0].doing if self.culprits else None
+
+
+def diagnose(activities: Sequence[Activity]) -> Diagnosis:
+    for doing in STRONGEST:
+        found = [each for each in activities if each.doing is doing]
+        if found and len(found) < len(activities):
+            return _blame(found, activities, CERTAIN)
+    waiting = [each for each in activities if each.doing is Doing.WAITING]
+    holding = [each for each in activities if each.doing in HOLDING]
+    if holding and waiting:
+        return _blame(holding, activities, LIKELY)
+    working = [each for each in activities if each.doing is Doing.WORKING]
+    if working and waiting and all((each.cores or 0.0) < IDLE for each in waiting):
+        return _blame(working, activities, LIKELY)
+    if not holding and (apart := find_minority(activities, lambda each: (each.step, each.place))):
+        return _blame(apart, activities, LIKELY)
+    return Diagnosis((), tuple(activities), UNKNOWN)
+
+
+def find_minority(activities: Sequence[Activity], key: Callable[[Activity], Hashable]) -> list[Activity]:
+    """Those who are elsewhere than most: there must be one place where more than half of them are."""
+    groups: dict[Hashable, list[Activity]] = defaultdict(list)
+    for each in activities:
+        groups[key(each)].append(each)
+    largest = max(groups.values(), key=len, default=[])
+    if len(groups) < 2 or 2 * len(largest) <= len(activities) or len(activities) < 3:
+        return []
+    return [each for each in activities if each not in largest]
+
+
+def _blame(culprits: Sequence[Activity], activities: Sequence[Activity], sure: str) -> Diagnosis:
+    others = [each for each in activities if each not in culprits]
+    return Diagnosis(tuple(culprits), tuple(others), sure)

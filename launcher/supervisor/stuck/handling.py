@@ -1,0 +1,34 @@
+"""What is done about a run that stands still: agents are asked, the user is told, the run is ended."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from hostmesh.launcher import wire
+from hostmesh.launcher.cluster.model import HangTimeout
+from hostmesh.launcher.supervisor.link.channel import Channel
+from hostmesh.launcher.supervisor.records import Records
+from hostmesh.launcher.supervisor.run_state import RunState
+from hostmesh.launcher.supervisor.stuck.telling import hang_verdict, tell
+from hostmesh.launcher.supervisor.stuck.watch import EndHang, Examine, Tell, Watch
+from hostmesh.launcher.supervisor.verdict import Verdict
+
+
+class HangWatch:
+    def __init__(self, timeout: HangTimeout, records: Records, channels: Mapping[int, Channel]) -> None:
+        self._watch, self._records, self._channels = Watch(timeout), records, channels
+
+    def look(self, state: RunState, now: float) -> Verdict | None:
+        """A verdict ends the run."""
+        match self._watch.look(state, now):
+            case Examine():
+                for host in state.with_agent:
+                    self._channels[host.number].send(wire.Examine())
+            case Tell(diagnosis, seconds):
+                told = tell(diagnosis, seconds)
+                self._records.tell("standing still", seconds=round(seconds, 1), told=told[1:])
+                for line in told:
+                    self._records.note(f"launch: {line}")
+            case EndHang(diagnosis, seconds):
+                return hang_verdict(diagnosis, seconds, state.logs, f"{self._records.run.stacks}/")
+        return None

@@ -1,0 +1,89 @@
+"""A diagnosis in words: a line for each group of processes that do the same; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hostmesh.launcher.errors import EXIT_HANG
+from hostmesh.launcher.supervisor.stuck.activity import Activity, Doing
+from hostmesh.launcher.supervisor.stuck.diagnosis import UNKNOWN, Diagnosis
+from hostmesh.launcher.supervisor.verdict import Verdict
+from hostmesh.launcher.words import count_things
+
+MAX_IDS = 8
+MAX_GROUPS = 6
+PLURALS = {
+    **{"is": "are", "has": "have", "does": "do", "waits": "wait"},
+    **{"sleeps": "sleep", "computes": "compute", "runs": "run"},
+}
+FIXES = {
+    Doing.STOPPED: "SIGCONT lets it go on.",
+    Doing.LEFT: "Every process must take as many steps as the others.",
+    Doing.NOT_JOINED: "Every process must call hostmesh.join(), or jax.distributed.initialize().",
+}
+
+
+def tell(diagnosis: Diagnosis, seconds: float) -> list[str]:
+    """For the screen, while the run goes on."""
+    lines = describe_groups(diagnosis.culprits, sole_host(diagnosis))
+    lines += describe_groups(diagnosis.others, sole_host(diagnosis), waits_for=name_ids(diagnosis.culprits))
+    return [f"nothing has moved for {seconds:.0f} s:", *("  " + line for line in lines)]
+
+
+def hang_verdict(diagnosis: Diagnosis, seconds: float, logs: str, stacks: str) -> Verdict:
+    culprits, others = diagnosis.culprits, diagnosis.others
+    if not culprits:
+        message = f"the run hangs: nothing has moved for {seconds:.0f} s, and nobody can be singled out"
+        detail = describe_groups(others, sole_host(diagnosis))
+        return Verdict("hang", EXIT_HANG, message, None, None, 0, [*detail, f"Stacks: {stacks}", f"Logs: {logs}"])
+    first = culprits[0]
+    who = name_processes(culprits) + (f" on {first.host}" if len({each.host for each in culprits}) == 1 else "")
+    text = first.text if len(culprits) == 1 else make_plural(first.text)
+    message = f"the run hangs: {who} {text}; nothing has moved for {seconds:.0f} s"
+    detail = describe_groups(culprits[1:], None) if len({each.text for each in culprits}) > 1 else []
+    detail += describe_groups(others, sole_host(diagnosis), waits_for=name_ids(culprits))
+    if (fix := FIXES.get(first.doing)) is not None:
+        detail.append(fix)
+    if diagnosis.sure == UNKNOWN:
+        detail.append("This is a guess.")
+    detail += [f"Stacks: {stacks}", f"Logs: {logs}"]
+    return Verdict("hang", EXIT_HANG, message, first.process_id, first.host, len(others), detail)
+
+
+def describe_groups(activities: Sequence[Activity], host: str | None, waits_for: str = "") -> list[str]:
+    """`processes 0 1 3 wait in step 12 at train.py:41 in main`; the host is named unless all have the same."""
+    groups: dict[tuple[str, str], list[Activity]] = {}
+    for each in activities:
+        groups.setdefault((each.text, "" if host is not None else each.host), []).append(each)
+    lines = []
+    for (text, on), group in list(groups.items())[:MAX_GROUPS]:
+        text = text if len(group) == 1 else make_plural(text)
+        if waits_for and group[0].doing is Doing.WAITING:
+            text = text.replace("waits", f"waits for {waits_for}", 1).replace("wait ", f"wait for {waits_for} ", 1)
+        lines.append(f"{name_processes(group)}{f' on {on}' if on else ''} {text}")
+    if len(groups) > MAX_GROUPS:
+        lines.append(f"… and {count_things(len(groups) - MAX_GROUPS, 'more group')}")
+    return lines
+
+
+def name_processes(activities: Sequence[Activity]) -> str:
+    return f"{'process' if len(activities) == 1 else 'processes'} {name_ids(activities)}"
+
+
+def name_ids(activities: Sequence[Activity]) -> str:
+    ids = [str(each.process_id) for each in activities]
+    return " ".join(ids) if len(ids) <= MAX_IDS else f"{' '.join(ids[:MAX_IDS])} … ({len(ids)} in all)"
+
+
+def sole_host(diagnosis: Diagnosis) -> str | None:
+    hosts = {each.host for each in (*diagnosis.culprits, *diagnosis.others)}
+    return next(iter(hosts)) if len(hosts) == 1 else None
+
+
+def make_plural(text: str) -> str:
+    """`waits in step 3` of one process is `wait in step 3` of several."""
+    first, *rest = text.split(" ")
+    words = [PLURALS.get(first, first), *rest]
+    if len(words) > 2 and words[1] == "or":
+        words[2] = PLURALS.get(words[2], words[2])
+    return " ".join(words)
