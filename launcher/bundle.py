@@ -13,6 +13,7 @@ from importlib.machinery import SourceFileLoader
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 OF_THE_AGENT = (
     "launcher/__init__.py",
+    "launcher/commands.py",
     "launcher/framing.py",
     "launcher/wire.py",
     "launcher/agent",

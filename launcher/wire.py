@@ -1,12 +1,28 @@
 """The messages of the agent protocol: commands down, events up; stdlib only, Python 3.9 or newer.
 
-launcher/framing.py turns them into bytes; all that a caller needs of it can be had from here.
+The commands are in launcher/commands.py, and launcher/framing.py turns messages into bytes; all that a caller needs can
+be had from here.
 """
 
 # Without `from __future__ import annotations`: NamedTuple would compile every annotation, a millisecond at each start.
 import json
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional
 
+from hostmesh.launcher.commands import Acknowledge as Acknowledge
+from hostmesh.launcher.commands import Code as Code
+from hostmesh.launcher.commands import Examine as Examine
+from hostmesh.launcher.commands import FileChunk as FileChunk
+from hostmesh.launcher.commands import Inspect as Inspect
+from hostmesh.launcher.commands import Lease as Lease
+from hostmesh.launcher.commands import PrepareWorkers as PrepareWorkers
+from hostmesh.launcher.commands import Reach as Reach
+from hostmesh.launcher.commands import Reserve as Reserve
+from hostmesh.launcher.commands import RunSetup as RunSetup
+from hostmesh.launcher.commands import Signal as Signal
+from hostmesh.launcher.commands import SkipFile as SkipFile
+from hostmesh.launcher.commands import Spawn as Spawn
+from hostmesh.launcher.commands import Stop as Stop
+from hostmesh.launcher.commands import Sync as Sync
 from hostmesh.launcher.framing import HEAD_LENGTH as HEAD_LENGTH
 from hostmesh.launcher.framing import LENGTHS as LENGTHS
 from hostmesh.launcher.framing import MAGIC as MAGIC
@@ -14,121 +30,6 @@ from hostmesh.launcher.framing import TAIL_LENGTH as TAIL_LENGTH
 from hostmesh.launcher.framing import FrameReader as FrameReader
 from hostmesh.launcher.framing import WireError as WireError
 from hostmesh.launcher.framing import encode as encode
-
-# Commands, launcher to agent. Named tuples and not dataclasses: making 18 of those takes 15 ms, at each end of a start.
-
-
-class Lease(NamedTuple):
-    """An agent that hears nothing for so many seconds takes the launcher for gone, and ends."""
-
-    seconds: float
-
-
-class PrepareWorkers(NamedTuple):
-    """Find what the workers need and, when warm, start the nursery; answered by Ready or Refused."""
-
-    python: str
-    workdir: Optional[str]
-    env: Dict[str, str]
-    warm: bool
-    preload: List[str]
-
-
-class Code(NamedTuple):
-    """The package that workers import, as launcher/bundle.py packs it; comes before PrepareWorkers."""
-
-    data: bytes = b""
-
-
-class Sync(NamedTuple):
-    """Make `workdir` hold the files of a manifest, which is `data` (agent/sync/manifest.py); answered by FilesNeeded
-    or Refused."""
-
-    workdir: str
-    data: bytes = b""
-
-
-class FileChunk(NamedTuple):
-    """Some bytes, compressed, of the manifest's file `number`; after the last needed file comes Synced or Refused."""
-
-    number: int
-    last: bool
-    data: bytes = b""
-
-
-class SkipFile(NamedTuple):
-    """The manifest's file `number` cannot be sent after all, though some chunks of it may have come: do without it."""
-
-    number: int
-
-
-class RunSetup(NamedTuple):
-    """Run commands in `workdir`, unless they succeeded there under this `key`; answered by SetupDone or Refused."""
-
-    commands: List[str]
-    key: str
-    workdir: Optional[str]
-    env: Dict[str, str]
-
-
-class Inspect(NamedTuple):
-    """Report what the host is like, and whether it can resolve `names`; answered by Inspected.
-
-    `launch check` asks with `thorough`, a run without.
-    """
-
-    python: str
-    workdir: Optional[str]
-    env: Dict[str, str]
-    names: List[str]
-    thorough: bool
-
-
-class Reserve(NamedTuple):
-    """Hold a port for the coordinator on each of these addresses that can be bound; with `listen` other agents of the
-    run can connect to it until processes are spawned. Answered by Reserved, or by Refused when there is none."""
-
-    addresses: List[str]
-    listen: bool
-
-
-class Reach(NamedTuple):
-    """Try to connect to each (address, port), where another agent of the run listens; answered by Reached."""
-
-    targets: List[Tuple[str, int]]
-
-
-class Spawn(NamedTuple):
-    """Start a process; answered by Started, or by Exited alone. `at` is the time by the launcher's clock."""
-
-    process_id: int
-    env: Dict[str, str]
-    argv: List[str]
-    is_python: bool
-    at: float = 0.0
-
-
-class Signal(NamedTuple):
-    """Ask every process to stop, by this signal."""
-
-    number: int
-
-
-class Acknowledge(NamedTuple):
-    """The launcher has handled so many more bytes of output; how soon this comes tells how fast the link is."""
-
-    size: int
-
-
-class Examine(NamedTuple):
-    """Find out where every process is; answered by Examined of each that runs."""
-
-
-class Stop(NamedTuple):
-    """Send the stacks of every process that can dump them, if `stacks`; kill everything, send what is left, say Bye."""
-
-    stacks: bool
-
 
 # Events, agent to launcher.
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from conftest import await_true, is_alive
+from conftest import await_true, busyness, is_alive
 from hung_disk import hung_disk
 
 from hostmesh.launcher import wire
@@ -281,7 +281,7 @@ def test_what_matters_overtakes_a_backlog_of_output(
     asked = time.monotonic()
     agent.channel.send(wire.Spawn(1, {}, ["sh", "-c", "exit 3"], False))
     assert agent.hear(wire.Exited).code == 3
-    assert time.monotonic() - asked < 10
+    assert time.monotonic() - asked < 10 * busyness()
 
 
 def test_facts_beyond_what_the_agent_takes_are_dropped_and_counted(
@@ -298,7 +298,7 @@ def test_facts_beyond_what_the_agent_takes_are_dropped_and_counted(
         for k in range(2000):
             facts.send_fact("metric", step=k)
         # One pause for each fact that is dropped would take 17 s; a busy machine takes two for the sending alone.
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 10 * busyness()
         assert facts.dropped_facts > 0
 
 

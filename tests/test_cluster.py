@@ -13,11 +13,11 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from conftest import clean_env
+from conftest import busyness, clean_env
 
 from hostmesh.launcher.cluster.file import read_cluster
 from hostmesh.launcher.cluster.local import local_cluster
-from hostmesh.launcher.cluster.model import Cluster, Host, Job, Setup, Ssh, Sync
+from hostmesh.launcher.cluster.model import Cluster, HangTimeout, Host, Job, Setup, Ssh, Sync
 from hostmesh.launcher.errors import ClusterError, UsageError
 
 CONFIGS = Path(__file__).parent.parent / "cluster_configs"
@@ -106,7 +106,7 @@ def test_every_key_is_read() -> None:
         grace=20.0,
         keep_going=True,
         restarts=3,
-        hang_timeout=300.0,
+        hang_timeout=HangTimeout(300.0),
         metrics="all",
         run=Job(script="train.py", args=("--steps", "1000")),
     )
@@ -204,7 +204,7 @@ def test_a_huge_range_is_counted_and_not_expanded() -> None:
     (problem,) = problems(f"hosts: [{{address: a, internal_address: '{entry}'}}]")
     where = "1: hosts[0].internal_address"
     assert problem == f"{where}: found {10**135} addresses, wanted 1: one for each address"
-    assert time.process_time() - started < 1
+    assert time.process_time() - started < 1 * busyness()
 
 
 def test_whole_numbers_become_text_as_they_are_written() -> None:
@@ -455,10 +455,11 @@ def test_a_hosts_settings_are_checked(settings: str, problem: str) -> None:
         ("grace: 20s", "grace: found '20s' (text), wanted more than 0 seconds"),
         ("keep_going: 1", "keep_going: found 1 (a whole number), wanted true or false"),
         ("keep-going: true", "unknown key 'keep-going'; nearest is 'keep_going'"),
-        ("hang_timeout: 0", "hang_timeout: found 0, wanted more than 0 seconds"),
-        ("hang_timeout: -3.5", "hang_timeout: found -3.5, wanted more than 0 seconds"),
-        ("hang_timeout: 5:00", "hang_timeout: found 5:00, wanted more than 0 seconds"),
-        ("hang_timeout: off", "hang_timeout: found off (a boolean), wanted more than 0 seconds"),
+        ("hang_timeout: -3.5", "hang_timeout: found -3.5, wanted 0 seconds (never) or more"),
+        ("hang_timeout: 5:00", "hang_timeout: found 5:00, wanted 0 seconds (never) or more"),
+        ("hang_timeout: off", "hang_timeout: found off (a boolean), wanted 0 seconds (never) or more"),
+        ("hang_timeout: {step: soon}", "hang_timeout.step: found 'soon' (text), wanted 0 seconds (never) or more"),
+        ("hang_timeout: [5]", "hang_timeout: found a list, wanted 0 seconds (never) or more"),
         ("<<: {name: a}", "merge keys ('<<') are not supported; write the keys out"),
         ("5: a", "found 5 (a whole number), wanted text as a key; put it in quotes"),
         ("hosts: [b]", "duplicate key 'hosts'; it is already on line 1"),
@@ -781,7 +782,7 @@ BAD_KEYS = ", ".join(f"k{number}: 1" for number in range(1000))
 def test_a_bomb_is_a_short_error(text: str) -> None:
     started = time.process_time()
     assert len(problems(text)) <= 1001
-    assert time.process_time() - started < 10
+    assert time.process_time() - started < 10 * busyness()
 
 
 SCALARS = [
@@ -830,4 +831,4 @@ def test_a_mutated_file_is_a_cluster_or_a_cluster_error() -> None:
             assert all(re.match(r"cluster\.yaml:\d+: \S", problem) for problem in error.problems)
             outcomes.add(ClusterError)
     assert outcomes == {Cluster, ClusterError}
-    assert time.process_time() - started < 20
+    assert time.process_time() - started < 20 * busyness()

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import await_true, is_alive
+from conftest import await_true, busyness, is_alive
 
 from hostmesh.launcher import wire
 from hostmesh.launcher.agent.inspect import host as inspecting
@@ -154,7 +154,7 @@ def test_a_python_that_hangs_is_given_up_and_killed(
     python = program(f"sleep 1000 & echo $! $$ >{tmp_path}/pids; wait")
     began = time.monotonic()
     found = look(tmp_path, python)
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - began < 30 * busyness()
     assert found["python"]["problem"].endswith("is there, but has not answered within 0.5 s")
     assert found["python"]["cause"] == "slow" and found["machine"]["cpus"] > 0
     pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]

@@ -9,6 +9,7 @@ import re
 import socket
 import sys
 import tempfile
+import time
 import timeit
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import Launch, LiveRun, Script, Start
+from conftest import Launch, LiveRun, Script, Start, busyness
 
 from hostmesh.launcher import wire
 from hostmesh.launcher.output import metrics as keeping
@@ -362,8 +363,8 @@ def test_a_call_that_sends_nothing_costs_next_to_nothing(agent: Agent) -> None:
     later, pending = Reports(), Reports()
     later.add(0, metrics)
     for reports, values in ((later, metrics), (pending, {**metrics, "loss": Pending(0.5)})):
-        best = min(timeit.repeat(lambda r=reports, v=values: r.add(1, v), number=500, repeat=20)) / 500  # type: ignore[misc]
-        assert best < 20e-6
+        took = timeit.repeat(lambda r=reports, v=values: r.add(1, v), timer=time.thread_time, number=500, repeat=20)  # type: ignore[misc]
+        assert min(took) / 500 < 20e-6 * busyness()
     assert len(agent.heard()) <= 1 + 20  # and all of it was no more than the clock allows
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import await_true
+from conftest import await_true, busyness
 from test_agent import SlowStream
 
 from hostmesh.launcher.agent.process_tree import MARK
@@ -86,4 +86,4 @@ def test_a_backlog_of_logs_does_not_delay_ctrl_c(slow: SlowRun) -> None:
     slow.supervisor.interrupt(signal.SIGINT)
     slow.thread.join(30)
     assert slow.verdict is not None and slow.verdict.exit_code == 130
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 10 * busyness()

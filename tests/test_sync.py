@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 from apart import call_apart, drop_rights, fail_apart
-from conftest import clean_env
+from conftest import busyness, clean_env
 
 from hostmesh.launcher import wire
 from hostmesh.launcher.agent.sync import compare, incoming
@@ -973,4 +973,4 @@ def test_a_second_sync_of_two_thousand_files_is_fast(source: Path, workdir: Path
     bring(tree, workdir)
     began = time.process_time()
     assert bring(tree, workdir) == ([], 0, 0)
-    assert time.process_time() - began < 0.5
+    assert time.process_time() - began < 0.5 * busyness()

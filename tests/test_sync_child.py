@@ -19,7 +19,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from conftest import await_true, is_alive
+from conftest import await_true, busyness, is_alive
 from test_agent import Talk, oldest_pythons, talk  # noqa: F401  (a fixture)
 
 from hostmesh.launcher import bundle, wire
@@ -127,7 +127,7 @@ def test_a_disk_that_does_not_answer_is_named_and_the_agent_goes_on(
     agent.channel.send(wire.Stop(stacks=False))
     assert agent.hear(wire.Bye).survivors == [child], "which waits for its disk"
     agent.channel.close()
-    assert not is_alive(pid) and is_alive(child) and time.monotonic() - began < 20
+    assert not is_alive(pid) and is_alive(child) and time.monotonic() - began < 20 * busyness()
     frozen(False)
     await_true(lambda: not is_alive(child), 10, "the disk answered, and the child is gone")
 

@@ -25,13 +25,13 @@ from hostmesh.launcher.supervisor.records import Records
 from hostmesh.launcher.supervisor.reports import Reports
 from hostmesh.launcher.supervisor.run_state import begin_state
 from hostmesh.launcher.supervisor.startup.machine import Startup
+from hostmesh.launcher.supervisor.stuck.handling import HangWatch
 from hostmesh.launcher.supervisor.verdict import Verdict
 from hostmesh.launcher.transports.base import CLOSE_TIMEOUT, Stream
 from hostmesh.launcher.words import count_things
 from hostmesh.worker.identity import GRACE
 
 if TYPE_CHECKING:
-    from hostmesh.launcher.supervisor.stuck.handling import HangWatch
     from hostmesh.launcher.sync.tree import Tree
 
 TICK = 0.5
@@ -40,8 +40,6 @@ HINT_EVERY = 10.0
 CONNECT_TIMEOUT = 30.0
 CONNECT_TIMEOUT_PER_HOST = 0.1
 LOST_TIMEOUT = 0.5
-# Seconds without movement of any process after which somebody looks what they do.
-LOOKED_AT_AFTER = 2.0
 # This share of a lease without a look at the inbox: agents may have given the launcher up.
 LONG_ABSENCE = 0.8
 
@@ -97,7 +95,7 @@ class Supervisor:
         hello_timeout = CONNECT_TIMEOUT + CONNECT_TIMEOUT_PER_HOST * len(hosts)
         self.liveness = Liveness(hosts, self.channels, hello_timeout, lease)
         self.absence = Absence(self.inbox, lease, QUIET)
-        self._hang_watch: HangWatch | None = None
+        self.hang_watch = HangWatch(plan.cluster.hang_timeout, records, self.channels)
         self._asked_to_stop = False
         self._began = self._hinted = self.inbox.now()
 
@@ -154,7 +152,7 @@ class Supervisor:
                 case AskToStop(number):
                     self._ask_to_stop(number)
                 case Wait():
-                    if (hang := self._watch_for_hang()) is not None:
+                    if (hang := self.hang_watch.look(self.state, self.inbox.now())) is not None:
                         return hang
             self._hint()
 
@@ -181,15 +179,6 @@ class Supervisor:
         self._asked_to_stop = True
         for host in self.state.with_agent:
             self.channels[host.number].send(wire.Signal(number))
-
-    def _watch_for_hang(self) -> Verdict | None:
-        if not self.state.spawned or self.inbox.now() - self.state.moved_at < LOOKED_AT_AFTER:
-            return None
-        if self._hang_watch is None:
-            from hostmesh.launcher.supervisor.stuck.handling import HangWatch  # few runs need it
-
-            self._hang_watch = HangWatch(self.plan.cluster.hang_timeout, self.records, self.channels)
-        return self._hang_watch.look(self.state, self.inbox.now())
 
     def _hint(self) -> None:
         """Nobody should wonder what a run is waiting for."""

@@ -139,8 +139,8 @@ def _find_outside(known: Evidence, place: str, at: str) -> tuple[Doing, str, str
     programs = known.found.get("programs") or []
     if programs and known.stacks.runs_program:
         return Doing.PROGRAM, f"runs another program (`{programs[0]}`){at}", place
-    busy = known.main_cores if known.main_cores is not None else known.cores
-    if busy is not None and busy >= BUSY:
+    busy = known.main_cores or 0.0
+    if busy >= BUSY or known.found.get("state") == "R":  # on a host that is busy otherwise it gets little
         return Doing.COMPUTING, f"computes{at}, in native code or a loop ({busy:.1f} cores)", place
     if not known.stacks.main:
         return Doing.UNKNOWN, "does not say where it is", ""

@@ -3,23 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from hostmesh.launcher import wire
 from hostmesh.launcher.cluster.model import HangTimeout
 from hostmesh.launcher.supervisor.link.channel import Channel
 from hostmesh.launcher.supervisor.records import Records
 from hostmesh.launcher.supervisor.run_state import RunState
-from hostmesh.launcher.supervisor.stuck.telling import hang_verdict, tell
-from hostmesh.launcher.supervisor.stuck.watch import EndHang, Examine, Tell, Watch
-from hostmesh.launcher.supervisor.verdict import Verdict
+
+if TYPE_CHECKING:
+    from hostmesh.launcher.supervisor.stuck.watch import Watch
+    from hostmesh.launcher.supervisor.verdict import Verdict
+
+# Seconds without movement after which it is worth while to load what a run that moves never needs.
+WATCHED_AFTER = 2.0
 
 
 class HangWatch:
     def __init__(self, timeout: HangTimeout, records: Records, channels: Mapping[int, Channel]) -> None:
-        self._watch, self._records, self._channels = Watch(timeout), records, channels
+        self._timeout, self._records, self._channels = timeout, records, channels
+        self._watch: Watch | None = None
 
     def look(self, state: RunState, now: float) -> Verdict | None:
         """A verdict ends the run."""
+        if not state.progress or now - state.moved_at < WATCHED_AFTER:
+            return None
+        from hostmesh.launcher.supervisor.stuck.telling import hang_verdict, tell
+        from hostmesh.launcher.supervisor.stuck.watch import EndHang, Examine, Tell, Watch
+
+        self._watch = self._watch or Watch(self._timeout)
         match self._watch.look(state, now):
             case Examine():
                 for host in state.with_agent:

@@ -84,7 +84,7 @@ class Watch:
     def _limit_of(self, diagnosis: Diagnosis, state: RunState) -> float:
         """That of the phase in which the culprits are; where nobody is one, the longest of all."""
         if diagnosis.cause is Doing.LEFT and all(each.doing is Doing.WAITING for each in diagnosis.others):
-            return LEFT_TIMEOUT
+            return min(LEFT_TIMEOUT, self._limit("step", state))
         phases = {each.phase for each in (diagnosis.culprits or diagnosis.others) if each.doing is not Doing.LEFT}
         return max((self._limit(phase, state) for phase in phases or {"step"}), default=math.inf)
 
