@@ -155,6 +155,8 @@ class Observed(NamedTuple):
     The rest is from its record, and is left out where a process keeps none: the step and the phase it is in, for how
     many seconds that phase has `lasted`, the number of all changes so far, whether it tells its steps (`is_kept`), and
     how many seconds it has spent `loading`, `saving` and `compiling` in all.
+
+    In so many of the agent's `looks` at it, one a second, the process has waited inside jax (`waits`).
     """
 
     process_id: int
@@ -167,6 +169,8 @@ class Observed(NamedTuple):
     loading: float = 0.0
     saving: float = 0.0
     compiling: float = 0.0
+    looks: int = 0
+    waits: int = 0
 
 
 class Examined(NamedTuple):

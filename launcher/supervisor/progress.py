@@ -25,11 +25,14 @@ class Progress:
     loading: float = 0.0
     saving: float = 0.0
     compiling: float = 0.0
+    looks: int = 0
+    waits: int = 0
     examined: wire.Examined | None = None
     examined_at: float = float("-inf")
 
     def note_observed(self, event: wire.Observed, now: float) -> None:
         self.is_stopped = event.state == "T"
+        self.looks, self.waits = event.looks, event.waits
         if not event.phase:
             return
         if event.changes != self.changes or event.step != self.step:

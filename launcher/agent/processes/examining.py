@@ -6,7 +6,7 @@ import time
 from typing import Any, Callable, Dict, List
 
 from hostmesh.launcher import wire
-from hostmesh.launcher.agent.processes.native import find_library
+from hostmesh.launcher.agent.processes.native import NativeStack
 from hostmesh.launcher.agent.processes.observing import Observing, seconds_since
 from hostmesh.launcher.agent.processes.proc import (
     describe_wait,
@@ -69,7 +69,7 @@ class Examining:
         if disk is not None:
             found["state"] = "D"
         found["wait"] = describe_wait(pid, disk or pid)
-        found["library"] = find_library(pid, pid)
+        found["library"] = NativeStack(pid).find_library()
         record = process.record.read()
         if record is not None:
             found["lasted"] = seconds_since(record.since)

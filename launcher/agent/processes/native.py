@@ -9,42 +9,64 @@ from __future__ import annotations
 import os
 import re
 import struct
+import time
+from bisect import bisect_right
 from typing import List, Optional, Tuple
 
 # The system's own, through which everybody waits.
 SYSTEM = re.compile(r"^(libc|libpthread|ld-linux\S*|librt|libm|libstdc\+\+|libgcc_s|libdl)[-.]")
+JAX = re.compile(r"jax|xla|pjrt|libtpu|nccl", re.IGNORECASE)
 STACK_READ = 16 << 10
+# A process that has begun to work loads few libraries more.
+READ_CODE_EVERY = 20.0
 
 
-def find_library(pid: int, thread: int) -> Optional[str]:
-    """Its file name, `libjax_common.so`; None for a thread that runs, and where this user may not know."""
-    try:
-        with open(f"/proc/{pid}/task/{thread}/syscall", "rb", buffering=0) as file:
+class NativeStack:
+    """Of the main thread of a process."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._starts: List[int] = []
+        self._code: List[Tuple[int, str]] = []  # where each range ends, and whose it is
+        self._read_at = float("-inf")
+
+    def find_library(self) -> Optional[str]:
+        """Its file name, `libjax_common.so`; None for a thread that runs, and where this user may not know."""
+        try:
+            data = self._read_stack()
+            if data and time.monotonic() - self._read_at > READ_CODE_EVERY:
+                self._read_code()
+        except (OSError, ValueError, OverflowError):
+            return None
+        for (word,) in struct.iter_unpack("=Q", data[: len(data) // 8 * 8]):
+            position = bisect_right(self._starts, word) - 1
+            if position >= 0 and word < self._code[position][0]:
+                return self._code[position][1]
+        return None
+
+    def waits_in_jax(self) -> bool:
+        return bool(JAX.search(self.find_library() or ""))
+
+    def _read_stack(self) -> bytes:
+        """From /proc/PID/syscall, `202 0x55… … 0x7ffe… 0x7f5b…`: the last but one is the stack pointer."""
+        with open(f"/proc/{self._pid}/syscall", "rb", buffering=0) as file:
             fields = file.read().split()
         if len(fields) < 3:
-            return None  # b"running"
-        stack_pointer = int(fields[-2], 16)
-        with open(f"/proc/{pid}/mem", "rb", buffering=0) as file:
-            file.seek(stack_pointer)
-            data = file.read(STACK_READ)
-        code = _read_code_ranges(pid)
-    except (OSError, ValueError, OverflowError):
-        return None
-    for (word,) in struct.iter_unpack("=Q", data[: len(data) // 8 * 8]):
-        for start, end, name in code:
-            if start <= word < end:
-                return name
-    return None
+            return b""  # b"running"
+        with open(f"/proc/{self._pid}/mem", "rb", buffering=0) as file:
+            file.seek(int(fields[-2], 16))
+            return file.read(STACK_READ)
 
-
-def _read_code_ranges(pid: int) -> List[Tuple[int, int, str]]:
-    """Where code is mapped, without the system's libraries: `7f5b…-7f5b… r-xp 0002a000 fe:00 1234 /usr/lib/x.so`."""
-    found = []
-    with open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace") as file:
-        for line in file:
-            fields = line.split(None, 5)
-            name = os.path.basename(fields[5].strip()) if len(fields) > 5 else ""
-            if "x" in fields[1] and name and not name.startswith("[") and not SYSTEM.match(name):
-                start, _, end = fields[0].partition("-")
-                found.append((int(start, 16), int(end, 16), name))
-    return found
+    def _read_code(self) -> None:
+        """Where code is mapped, without the system's libraries; from `7f5b…-7f5b… r-xp 0002a000 fe:00 12 /lib/x.so`."""
+        self._read_at = time.monotonic()
+        found = []
+        with open(f"/proc/{self._pid}/maps", encoding="utf-8", errors="replace") as file:
+            for line in file:
+                fields = line.split(None, 5)
+                name = os.path.basename(fields[5].strip()) if len(fields) > 5 else ""
+                if "x" in fields[1] and name and not name.startswith("[") and not SYSTEM.match(name):
+                    start, _, end = fields[0].partition("-")
+                    found.append((int(start, 16), (int(end, 16), name)))
+        found.sort()
+        self._starts, self._code = [start for start, _ in found], [code for _, code in found]

@@ -7,6 +7,7 @@ from collections import deque
 from typing import Any, Callable, Deque, Dict, Optional, Tuple
 
 from hostmesh.launcher import wire
+from hostmesh.launcher.agent.processes.native import NativeStack
 from hostmesh.launcher.agent.processes.proc import read_status
 from hostmesh.launcher.agent.processes.process import Process
 from hostmesh.launcher.agent.processes.registry import Processes
@@ -15,15 +16,42 @@ from hostmesh.worker.process.record import Record
 LOOK_EVERY = 1.0
 # Processor time is measured over the last so many looks.
 LOOKS_KEPT = 4
+# Of a core: a process that uses less, and is inside jax, waits for others or for its devices.
+IDLE = 0.2
 SECOND = 1e9
+
+
+class Sight:
+    """What the looks at one process have shown so far: how many there were, and in how many of them it waited."""
+
+    def __init__(self, pid: int) -> None:
+        self.looks = self.waits = 0
+        self.sent: Any = None
+        self._stack = NativeStack(pid)
+        self._cpu: Deque[Tuple[float, float, float]] = deque(maxlen=LOOKS_KEPT)
+
+    def add(self, now: float, cpu: float, main_cpu: float) -> None:
+        before = self._cpu[-1] if self._cpu else None
+        self._cpu.append((now, cpu, main_cpu))
+        if before is not None:
+            self.looks += 1
+            is_idle = cpu - before[1] < IDLE * (now - before[0])
+            self.waits += is_idle and self._stack.waits_in_jax()
+
+    def cores(self) -> Tuple[Optional[float], Optional[float]]:
+        """How many cores the process, and its main thread alone, have used of late; None where that is not known."""
+        if not self._cpu or self._cpu[-1][0] - self._cpu[0][0] < LOOK_EVERY / 2:
+            return None, None
+        (began, all_before, main_before), (ended, all_after, main_after) = self._cpu[0], self._cpu[-1]
+        seconds = ended - began
+        return round((all_after - all_before) / seconds, 2), round((main_after - main_before) / seconds, 2)
 
 
 class Observing:
     def __init__(self, processes: Processes, send: Callable[[Any], None]) -> None:
         self._processes, self._send = processes, send
         self._looked_at = 0.0
-        self._sent: Dict[int, Any] = {}
-        self._cpu: Dict[int, Deque[Tuple[float, float, float]]] = {}
+        self._sights: Dict[int, Sight] = {}
 
     def keep_time(self) -> None:
         now = time.monotonic()
@@ -36,35 +64,33 @@ class Observing:
 
     def look_last(self, process: Process) -> None:
         """At a process that has ended: its record tells how far it came."""
-        self._send_changes(process, "")
-        self._cpu.pop(process.process_id, None)
+        if process.pid is not None:
+            self._send_changes(process, "")
 
     def cores(self, process: Process) -> Tuple[Optional[float], Optional[float]]:
-        """How many cores a process, and its main thread alone, have used of late; None where that is not known yet."""
-        samples = self._cpu.get(process.process_id)
-        if not samples or samples[-1][0] - samples[0][0] < LOOK_EVERY / 2:
-            return None, None
-        (began, all_before, main_before), (ended, all_after, main_after) = samples[0], samples[-1]
-        seconds = ended - began
-        return round((all_after - all_before) / seconds, 2), round((main_after - main_before) / seconds, 2)
+        return self._sight(process).cores()
+
+    def _sight(self, process: Process) -> Sight:
+        assert process.pid is not None
+        if process.process_id not in self._sights:
+            self._sights[process.process_id] = Sight(process.pid)
+        return self._sights[process.process_id]
 
     def _look(self, process: Process, now: float) -> None:
         assert process.pid is not None
         status, main = read_status(process.pid), read_status(process.pid, process.pid)
-        if status is None or main is None:
-            return
-        samples = self._cpu.setdefault(process.process_id, deque(maxlen=LOOKS_KEPT))
-        samples.append((now, status.cpu, main.cpu))
-        self._send_changes(process, "T" if status.state in "Tt" else "")
+        if status is not None and main is not None:
+            self._sight(process).add(now, status.cpu, main.cpu)
+            self._send_changes(process, "T" if status.state in "Tt" else "")
 
     def _send_changes(self, process: Process, state: str) -> None:
-        record = process.record.read()
-        if record is None and not state and process.process_id not in self._sent:
-            return
+        sight, record = self._sight(process), process.record.read()
         key = (record and (record.changes, record.step), state)
-        if self._sent.get(process.process_id) != key:
-            self._sent[process.process_id] = key
-            self._send(wire.Observed(process.process_id, state, **(_fields(record) if record else {})))
+        if key == sight.sent or (sight.sent is None and key == (None, "")):
+            return
+        sight.sent = key
+        fields = _fields(record) if record is not None else {}
+        self._send(wire.Observed(process.process_id, state, looks=sight.looks, waits=sight.waits, **fields))
 
 
 def _fields(record: Record) -> Dict[str, Any]:
