@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
-from statistics import median
+from statistics import median, median_low
 
 from hostmesh.launcher.supervisor.progress import Progress
 
@@ -93,7 +93,7 @@ def find_straggler(shares: Mapping[int, Share | None]) -> Straggler | None:
         return None
     slowest = min(known, key=lambda process_id: known[process_id].waiting)
     others = [share for process_id, share in known.items() if process_id != slowest]
-    held_up = median(share.waiting for share in others) - known[slowest].waiting
+    held_up = median_low(share.waiting for share in others) - known[slowest].waiting
     if held_up <= MIN_SHARE:
         return None
     loading = known[slowest].loading - median(share.loading for share in others)
