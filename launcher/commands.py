@@ -113,6 +113,19 @@ class Examine(NamedTuple):
     """Find out where every process is; answered by Examined of each that runs."""
 
 
+class Listen(NamedTuple):
+    """Listen on a port of any address for some seconds, so that other agents can try to connect; answered by
+    Listening."""
+
+
+class Connect(NamedTuple):
+    """Try to connect to each (address, port): agents of the run listen on `targets`, jax on `services`; answered by
+    Connected."""
+
+    targets: List[Tuple[str, int]]
+    services: List[Tuple[str, int]]
+
+
 class Stop(NamedTuple):
     """Send the stacks of every process that can dump them, if `stacks`; kill everything, send what is left, say Bye."""
 

@@ -10,10 +10,12 @@ from typing import Any, Dict, List, NamedTuple, Optional
 
 from hostmesh.launcher.commands import Acknowledge as Acknowledge
 from hostmesh.launcher.commands import Code as Code
+from hostmesh.launcher.commands import Connect as Connect
 from hostmesh.launcher.commands import Examine as Examine
 from hostmesh.launcher.commands import FileChunk as FileChunk
 from hostmesh.launcher.commands import Inspect as Inspect
 from hostmesh.launcher.commands import Lease as Lease
+from hostmesh.launcher.commands import Listen as Listen
 from hostmesh.launcher.commands import PrepareWorkers as PrepareWorkers
 from hostmesh.launcher.commands import Reach as Reach
 from hostmesh.launcher.commands import Reserve as Reserve
@@ -181,6 +183,18 @@ class Examined(NamedTuple):
     data: bytes = b""
 
 
+class Listening(NamedTuple):
+    """Other agents of the run can connect to this port."""
+
+    port: int
+
+
+class Connected(NamedTuple):
+    """For each `address:port` that was tried: what went wrong, or None."""
+
+    problems: Dict[str, Optional[str]]
+
+
 class Fact(NamedTuple):
     """Something a worker (or, with no process id, the host) says about itself."""
 
@@ -204,11 +218,11 @@ class Beat(NamedTuple):
 
 COMMANDS = (
     *(Lease, PrepareWorkers, Code, Sync, FileChunk, SkipFile, RunSetup),
-    *(Inspect, Reserve, Reach, Spawn, Signal, Acknowledge, Examine, Stop),
+    *(Inspect, Reserve, Reach, Spawn, Signal, Acknowledge, Examine, Listen, Connect, Stop),
 )
 EVENTS = (
     *(Hello, FilesNeeded, BytesStored, Synced, SetupOutput, SetupDone, Inspected, Reached, Ready, Refused),
-    *(Reserved, Started, Output, Exited, Drained, Stacks, Observed, Examined, Fact, Bye),
+    *(Reserved, Started, Output, Exited, Drained, Stacks, Observed, Examined, Listening, Connected, Fact, Bye),
 )
 KINDS: Dict[str, Any] = {kind.__name__: kind for kind in (*COMMANDS, *EVENTS, Beat)}
 

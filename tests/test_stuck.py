@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from conftest import HANGS, LiveRun, Script, Start, processes_of
-from fake_agent import FakeAgent
+from fake_agent import HELLO, FakeAgent
 from stories import Story
 
 from hostmesh.launcher import wire
@@ -18,6 +18,7 @@ from hostmesh.launcher.supervisor.progress import Progress
 from hostmesh.launcher.supervisor.stuck.activity import Activity, Doing, find_activity, gather
 from hostmesh.launcher.supervisor.stuck.diagnosis import diagnose
 from hostmesh.launcher.supervisor.stuck.limits import find_limit
+from hostmesh.launcher.supervisor.stuck.network import NetworkTrial, find_addresses
 from hostmesh.launcher.supervisor.stuck.stacks import parse_stacks
 from hostmesh.launcher.supervisor.stuck.telling import make_plural
 
@@ -203,7 +204,7 @@ def test_a_process_that_sleeps_is_named_and_the_run_ended(story: Tell) -> None:
 
 
 def test_a_run_that_moves_is_left_alone(story: Tell) -> None:
-    told = story({}, hang_timeout=HangTimeout(15.0))
+    told = story({}, hang_timeout=HangTimeout(18.0))
     for step in range(1, 10):
         step_all(told, 10 * step, step)
     for process_id in range(4):
@@ -272,6 +273,62 @@ def test_an_agent_that_does_not_answer_holds_up_no_verdict(story: Tell) -> None:
     told.say_at(4, 1, observe(2, 5, state="T"))
     verdict = told.run()
     assert verdict.process_id == 2 and "is stopped" in verdict.message and told.inbox.seconds < 37
+
+
+# Hosts that cannot reach each other.
+
+
+def trial(*unreached: tuple[int, int], cut_off: tuple[int, ...] = (), hosts: int = 3) -> NetworkTrial:
+    made = NetworkTrial(
+        {n: [f"10.0.0.{n}"] for n in range(hosts)}, ("10.0.0.0", 4711), {n: 100 + n for n in range(hosts)}
+    )
+    for host in range(hosts):
+        made.problems[host] = {
+            f"10.0.0.{n}:{100 + n}": "no answer" if (host, n) in unreached else None for n in range(hosts) if n != host
+        }
+        made.problems[host]["10.0.0.0:4711"] = "Connection refused" if host in cut_off else None
+    return made
+
+
+@pytest.mark.parametrize(
+    ("made", "text", "host"),
+    [
+        (trial(), None, None),
+        (trial((0, 1), (1, 0)), "a and b cannot reach each other (10.0.0.1:101: no answer)", None),
+        (trial((2, 1)), "c cannot reach b (10.0.0.1:101: no answer)", None),
+        (trial((0, 1), (1, 0), (1, 2), (2, 1)), "b and a, c cannot reach each other", 1),
+        (trial(cut_off=(2,)), "c cannot reach the coordinator on a at 10.0.0.0:4711 (Connection refused)", 2),
+        (trial(cut_off=(1,), hosts=2), "b cannot reach the coordinator on a at 10.0.0.0:4711", None),
+        (NetworkTrial({0: ["10.0.0.1"], 1: []}, None, {0: 1, 1: 2}, {0: {}, 1: {}}), None, None),
+    ],
+)
+def test_which_hosts_cannot_reach_each_other(made: NetworkTrial, text: str | None, host: int | None) -> None:
+    found = made.find_problem("abc")
+    assert (found is None) == (text is None)
+    if found is not None and text is not None:
+        assert found.text.startswith(text) and found.host == host
+
+
+def test_an_address_that_several_hosts_have_leads_nowhere() -> None:
+    own = {0: ["10.0.0.1", "172.17.0.1"], 1: ["10.0.0.2", "172.17.0.1"]}
+    assert find_addresses(own, {1: "10.9.9.9"}) == {0: ["10.0.0.1"], 1: ["10.9.9.9"]}
+
+
+def test_hosts_that_cannot_reach_each_other_are_told(tmp_path: Path) -> None:
+    def examine(agent: FakeAgent, _: Any) -> list[Any]:
+        return [wire.Examined(n, {}, dump(IN_JAX)) for n in agent.running]
+
+    def connect(_: FakeAgent, order: wire.Connect) -> list[Any]:
+        return [wire.Connected({f"{address}:{port}": "no answer" for address, port in order.targets})]
+
+    script = {wire.Examine: examine, wire.Listen: lambda *_: [wire.Listening(7)], wire.Connect: connect}
+    agents = [FakeAgent(script, (wire.MAGIC, HELLO._replace(addresses=[f"10.0.0.{n}"]))) for n in (1, 2)]
+    told = Story(tmp_path, agents, hang_timeout=HangTimeout(30.0))
+    step_all(told, 2, 5)
+    verdict = told.run()
+    assert "the run hangs: a and b cannot reach each other (10.0.0.2:7: no answer)" in verdict.message
+    assert (verdict.exit_code, verdict.process_id, verdict.host) == (124, None, None)
+    assert "launch:   a and b cannot reach each other" in told.shown and told.inbox.seconds < 36
 
 
 # Real processes.

@@ -71,6 +71,7 @@ class HostState:
     problem: str = ""  # why it is unreachable
     loss: Verdict | None = None
     # What it turned out to have.
+    addresses: tuple[str, ...] = ()  # of its interfaces
     facts: dict[str, Any] | None = None
     inspected_at: float = 0.0
     clock_offset: tuple[float, float] | None = None

@@ -95,7 +95,7 @@ class Supervisor:
         hello_timeout = CONNECT_TIMEOUT + CONNECT_TIMEOUT_PER_HOST * len(hosts)
         self.liveness = Liveness(hosts, self.channels, hello_timeout, lease)
         self.absence = Absence(self.inbox, lease, QUIET)
-        self.hang_watch = HangWatch(plan.cluster.hang_timeout, records, self.channels)
+        self.hang_watch = HangWatch(plan.cluster, records, self.channels)
         self._asked_to_stop = False
         self._began = self._hinted = self.inbox.now()
 

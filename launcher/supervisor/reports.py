@@ -49,6 +49,10 @@ class Reports:
                     self._records.keep_stacks(event.process_id, event.data)
             case wire.Fact():
                 self._note_fact(host, event)
+            case wire.Listening() if self._state.network is not None:
+                self._state.network.ports[host.number] = event.port
+            case wire.Connected() if self._state.network is not None:
+                self._state.network.problems[host.number] = event.problems
             case _:
                 return False
         return True

@@ -11,6 +11,7 @@ from hostmesh.launcher.supervisor.failures import Failure
 from hostmesh.launcher.supervisor.host import HostState, Phase
 from hostmesh.launcher.supervisor.link.clocks import Clock, same_clock
 from hostmesh.launcher.supervisor.progress import Progress
+from hostmesh.launcher.supervisor.stuck.network import NetworkTrial
 from hostmesh.launcher.supervisor.verdict import Verdict
 from hostmesh.worker.identity import EXIT_PREEMPTED
 
@@ -39,6 +40,7 @@ class RunState:
     failures: list[Failure] = field(default_factory=list)
     leavers: list[Failure] = field(default_factory=list)
     progress: dict[int, Progress] = field(default_factory=dict)
+    network: NetworkTrial | None = None  # the last one, where hosts were asked to try it
     nursery_death: Verdict | None = None
     save_seconds: float | None = None
     saved_step: int | None = None

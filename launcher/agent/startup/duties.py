@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import os
 import selectors
+import socket
 import sys
+import time
 from typing import Any, Callable, Dict, List, Optional
 
 from hostmesh.launcher import wire
@@ -21,6 +23,7 @@ SETUP_TIMEOUT = 6 * 3600.0
 INSPECT_TIMEOUT = 90.0
 REACH_TIMEOUT = 15.0
 FIND_TIMEOUT = 60.0
+DOOR_TIMEOUT = 15.0
 
 
 class Duties:
@@ -37,6 +40,8 @@ class Duties:
         self.ports = ports.Ports()
         self.tasks = ChildTasks(selector, self._refuse)
         self.sync: Any = None  # a SyncChild while a sync is under way
+        self._open_door: Optional[socket.socket] = None
+        self._door_closes_at = 0.0
         self.usage: Optional[int] = None  # while the agent has this descriptor, it counts as a user of the workdir
         self.setup_output: Optional[Output] = None
         self._setup_commands: Optional[List[str]] = None  # while they run
@@ -50,6 +55,8 @@ class Duties:
             wire.Reserve: self._reserve,
             wire.Reach: self._reach,
             wire.PrepareWorkers: self._prepare_workers,
+            wire.Listen: self._listen,
+            wire.Connect: self._connect,
         }
 
     def obey(self, message: Any) -> None:
@@ -60,6 +67,8 @@ class Duties:
 
     def keep_time(self) -> None:
         self.tasks.keep_time()
+        if self._open_door is not None and time.monotonic() > self._door_closes_at:
+            self._close_door()
         if self.sync is not None and self.sync.is_stalled():
             self._refuse(self.sync.explain_stalled())
 
@@ -188,6 +197,33 @@ class Duties:
             lambda problems: self.send(wire.Reached(problems)),
             REACH_TIMEOUT,
             "trying the coordinator's port",
+        )
+
+    # Whether other hosts can be reached, when a run stands still.
+
+    def _listen(self, _: wire.Listen) -> None:
+        self._close_door()
+        try:
+            self._open_door = door = ports.listen_anywhere()
+        except OSError:
+            return  # the launcher waits for this answer no longer than for any other
+        self._door_closes_at = time.monotonic() + DOOR_TIMEOUT
+        self.selector.register(door, selectors.EVENT_READ, lambda: ports.answer(door))
+        self.send(wire.Listening(door.getsockname()[1]))
+
+    def _close_door(self) -> None:
+        if self._open_door is not None:
+            self.selector.unregister(self._open_door)
+            self._open_door.close()
+            self._open_door = None
+
+    def _connect(self, order: wire.Connect) -> None:
+        self.tasks.begin(
+            lambda: ports.connect(order.targets, order.services),
+            lambda problems: self.send(wire.Connected(problems)),
+            REACH_TIMEOUT,
+            "trying to reach the other hosts",
+            lambda problem: None,
         )
 
     # The workers' Python.

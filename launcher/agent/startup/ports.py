@@ -9,11 +9,12 @@ import select
 import socket
 import struct
 import time
-from typing import Dict, List, Optional, Tuple
+from typing import Callable, Dict, List, Optional, Tuple
 
 from hostmesh.worker.identity import RUN_ID
 
 REACH_TIMEOUT = 5.0
+CONNECT_TIMEOUT = 2.5
 SIOCGIFADDR = 0x8915
 
 
@@ -55,6 +56,13 @@ class Ports:
         self.listening.clear()
 
 
+def listen_anywhere() -> socket.socket:
+    """On a free port of every address, for agents that try whether they can connect."""
+    listener = socket.create_server(("", 0), backlog=128)
+    listener.setblocking(False)
+    return listener
+
+
 def answer(listener: socket.socket) -> None:
     """Tell the caller which run this is, which another program that happens to listen on the port would not."""
     try:
@@ -68,24 +76,52 @@ def answer(listener: socket.socket) -> None:
 
 def reach(targets: List[Tuple[str, int]]) -> Dict[str, Optional[str]]:
     """Connect to all at once; for each address what went wrong, or None."""
-    problems: Dict[str, Optional[str]] = {}
-    waiting: Dict[int, Tuple[str, socket.socket]] = {}
+    return {address: problem for (address, _), problem in _try_all(targets, _hear, REACH_TIMEOUT).items()}
+
+
+def connect(targets: List[Tuple[str, int]], services: List[Tuple[str, int]]) -> Dict[str, Optional[str]]:
+    """The same by `address:port`; of services that are not ours a connection is all that is asked for."""
+    found = {
+        **_try_all(targets, _hear, CONNECT_TIMEOUT),
+        **_try_all(services, _close, CONNECT_TIMEOUT, ready_to="write"),
+    }
+    return {f"{address}:{port}": problem for (address, port), problem in found.items()}
+
+
+def _try_all(
+    targets: List[Tuple[str, int]],
+    judge: Callable[[socket.socket], Optional[str]],
+    timeout: float,
+    ready_to: str = "read",
+) -> Dict[Tuple[str, int], Optional[str]]:
+    """`judge` is asked about each connection on which something has come, or which stands."""
+    problems: Dict[Tuple[str, int], Optional[str]] = {}
+    waiting: Dict[int, Tuple[Tuple[str, int], socket.socket]] = {}
     for address, port in targets:
         try:
             caller = _call(address, port)
         except OSError as error:
-            problems[address] = error.strerror or str(error)
+            problems[address, port] = error.strerror or str(error)
         else:
-            waiting[caller.fileno()] = (address, caller)
-    deadline = time.monotonic() + REACH_TIMEOUT
+            waiting[caller.fileno()] = ((address, port), caller)
+    deadline = time.monotonic() + timeout
     while waiting and (left := deadline - time.monotonic()) > 0:
-        for fd in select.select(list(waiting), [], [], left)[0]:
-            address, caller = waiting.pop(fd)
-            problems[address] = _hear(caller)
-    for address, caller in waiting.values():
-        problems[address] = f"no answer within {REACH_TIMEOUT:g} s"
+        readers, writers = (list(waiting), []) if ready_to == "read" else ([], list(waiting))
+        readable, writable, _ = select.select(readers, writers, [], left)
+        for fd in (*readable, *writable):
+            target, caller = waiting.pop(fd)
+            problems[target] = judge(caller)
+    for target, caller in waiting.values():
+        problems[target] = f"no answer within {timeout:g} s"
         caller.close()
     return problems
+
+
+def _close(caller: socket.socket) -> Optional[str]:
+    """Whether the connection stands, and no more."""
+    with caller:
+        problem = caller.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+    return os.strerror(problem) if problem else None
 
 
 def _call(address: str, port: int) -> socket.socket:

@@ -22,7 +22,7 @@ LEFT_ALONE = (
         wire.BytesStored,
         wire.Synced,
     ),
-    *(wire.SetupDone, wire.Reserved, wire.Reached, wire.Started, wire.Bye),
+    *(wire.SetupDone, wire.Reserved, wire.Reached, wire.Listening, wire.Started, wire.Bye),
 )
 FROM_HOSTS = frozenset(wire.KINDS.values())
 # Facts of a host that decide what a run does. They are short, and told only by what redacts all it tells.

@@ -107,6 +107,7 @@ class Startup:
 
     def _greet(self, host: HostState, hello: wire.Hello) -> None:
         host.phase, host.silence, host.waiting_for = Phase.GREETED, Silence(), ""
+        host.addresses = tuple(hello.addresses)
         self._tell("host connected", host=host.name, agent_pid=hello.pid, guardian_pid=hello.guardian_pid)
         self._send(host, wire.Lease(self._plan.cluster.lease))
         if host.number == 0 and (self.coordinator.needs_trial or not self._thorough):

@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
 from hostmesh.launcher.supervisor.stuck.activity import IDLE, Activity, Doing
+from hostmesh.launcher.supervisor.stuck.network import NetworkProblem
 
 CERTAIN, LIKELY, UNKNOWN = "certain", "likely", "unknown"
 # They explain why others wait, in this order: what comes first explains what follows.
@@ -27,13 +28,16 @@ class Diagnosis:
     culprits: tuple[Activity, ...]
     others: tuple[Activity, ...]
     sure: str
+    network: NetworkProblem | None = None
 
     @property
     def cause(self) -> Doing | None:
         return self.culprits[0].doing if self.culprits else None
 
 
-def diagnose(activities: Sequence[Activity]) -> Diagnosis:
+def diagnose(activities: Sequence[Activity], network: NetworkProblem | None = None) -> Diagnosis:
+    """Where hosts cannot reach each other that is blamed only if nobody else is: firewalls close much that no run
+    needs."""
     for doing in STRONGEST:
         found = [each for each in activities if each.doing is doing]
         if found and len(found) < len(activities):
@@ -45,6 +49,8 @@ def diagnose(activities: Sequence[Activity]) -> Diagnosis:
     working = [each for each in activities if each.doing is Doing.WORKING]
     if working and waiting and all((each.cores or 0.0) < IDLE for each in waiting):
         return _blame(working, activities, LIKELY)
+    if network is not None:
+        return Diagnosis((), tuple(activities), LIKELY, network)
     if not holding and (apart := find_minority(activities, lambda each: (each.step, each.place))):
         return _blame(apart, activities, LIKELY)
     return Diagnosis((), tuple(activities), UNKNOWN)

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from hostmesh.launcher import wire
-from hostmesh.launcher.cluster.model import HangTimeout
+from hostmesh.launcher.cluster.model import Cluster
 from hostmesh.launcher.supervisor.link.channel import Channel
 from hostmesh.launcher.supervisor.records import Records
 from hostmesh.launcher.supervisor.run_state import RunState
+from hostmesh.launcher.supervisor.stuck.network import MAX_HOSTS, NetworkTrial, find_addresses
 from hostmesh.launcher.supervisor.stuck.stragglers import Stragglers
 
 if TYPE_CHECKING:
@@ -21,8 +22,10 @@ WATCHED_AFTER = 2.0
 
 
 class HangWatch:
-    def __init__(self, timeout: HangTimeout, records: Records, channels: Mapping[int, Channel]) -> None:
-        self._timeout, self._records, self._channels = timeout, records, channels
+    def __init__(self, cluster: Cluster, records: Records, channels: Mapping[int, Channel]) -> None:
+        self._cluster, self._records, self._channels = cluster, records, channels
+        # Local hosts share a network.
+        self._tries_network = cluster.transport != "local" and 1 < len(cluster.hosts) <= MAX_HOSTS
         self._watch: Watch | None = None
         self._stragglers = Stragglers()
 
@@ -34,19 +37,44 @@ class HangWatch:
         from hostmesh.launcher.supervisor.stuck.telling import hang_verdict, tell
         from hostmesh.launcher.supervisor.stuck.watch import EndHang, Examine, Tell, Watch
 
-        self._watch = self._watch or Watch(self._timeout)
+        self._watch = self._watch or Watch(self._cluster.hang_timeout, self._tries_network)
         match self._watch.look(state, now):
             case Examine():
-                for host in state.with_agent:
-                    self._channels[host.number].send(wire.Examine())
+                self._examine(state)
             case Tell(diagnosis, seconds):
                 told = tell(diagnosis, seconds)
                 self._records.tell("standing still", seconds=round(seconds, 1), told=told[1:])
                 for line in told:
                     self._records.note(f"launch: {line}")
             case EndHang(diagnosis, seconds):
-                return hang_verdict(diagnosis, seconds, state.logs, f"{self._records.run.stacks}/")
+                names = [host.name for host in state.hosts]
+                return hang_verdict(diagnosis, seconds, names, state.logs, f"{self._records.run.stacks}/")
+        self._try_network(state)
         return None
+
+    def _examine(self, state: RunState) -> None:
+        for host in state.with_agent:
+            self._channels[host.number].send(wire.Examine())
+            if self._tries_network:
+                self._channels[host.number].send(wire.Listen())
+        if self._tries_network:
+            own = {host.number: host.addresses for host in state.with_agent}
+            given = {
+                number: host.internal_address
+                for number, host in enumerate(self._cluster.hosts)
+                if host.internal_address
+            }
+            state.network = NetworkTrial(find_addresses(own, given), state.coordinator)
+
+    def _try_network(self, state: RunState) -> None:
+        """Once all agents listen."""
+        trial = state.network
+        if trial is None or not trial.is_ready:
+            return
+        trial.is_asked = True
+        services = [trial.coordinator] if trial.coordinator is not None else []
+        for host in state.with_agent:
+            self._channels[host.number].send(wire.Connect(trial.targets_for(host.number), services))
 
     def _name_straggler(self, state: RunState, now: float) -> None:
         if (found := self._stragglers.look(state.progress, now)) is None:

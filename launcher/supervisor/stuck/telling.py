@@ -27,11 +27,19 @@ def tell(diagnosis: Diagnosis, seconds: float) -> list[str]:
     """For the screen, while the run goes on."""
     lines = describe_groups(diagnosis.culprits, sole_host(diagnosis))
     lines += describe_groups(diagnosis.others, sole_host(diagnosis), waits_for=name_ids(diagnosis.culprits))
-    return [f"nothing has moved for {seconds:.0f} s:", *("  " + line for line in lines)]
+    network = [diagnosis.network.text] if diagnosis.network is not None else []
+    return [f"nothing has moved for {seconds:.0f} s:", *("  " + line for line in (*network, *lines))]
 
 
-def hang_verdict(diagnosis: Diagnosis, seconds: float, logs: str, stacks: str) -> Verdict:
+def hang_verdict(diagnosis: Diagnosis, seconds: float, hosts: Sequence[str], logs: str, stacks: str) -> Verdict:
+    """`hosts` are the names of all."""
     culprits, others = diagnosis.culprits, diagnosis.others
+    if not culprits and diagnosis.network is not None:
+        problem = diagnosis.network
+        detail = [*describe_groups(others, sole_host(diagnosis)), f"Stacks: {stacks}", f"Logs: {logs}"]
+        message = f"the run hangs: {problem.text}; nothing has moved for {seconds:.0f} s"
+        host = None if problem.host is None else hosts[problem.host]
+        return Verdict("hang", EXIT_HANG, message, None, host, 0, detail)
     if not culprits:
         message = f"the run hangs: nothing has moved for {seconds:.0f} s, and nobody can be singled out"
         detail = describe_groups(others, sole_host(diagnosis))

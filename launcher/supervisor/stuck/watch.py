@@ -18,7 +18,7 @@ TELL_AFTER = 20.0
 # Somebody has left, and all others wait: this cannot end well, whatever the timeout.
 LEFT_TIMEOUT = 10.0
 # Examining takes agents a moment, so that it begins before its result is needed.
-LEAD = 1.5
+LEAD, LEAD_WITH_NETWORK = 1.5, 5.0
 ANSWER_TIMEOUT = 3.0
 
 
@@ -47,8 +47,8 @@ Step = Examine | Tell | EndHang | None
 class Watch:
     """Remembers what has been asked and told since the run last moved."""
 
-    def __init__(self, timeout: HangTimeout) -> None:
-        self.timeout = timeout
+    def __init__(self, timeout: HangTimeout, tries_network: bool = False) -> None:
+        self.timeout, self.tries_network = timeout, tries_network
         self._moved_at = -math.inf
         self._asked_at: float | None = None
         self._asked_for = 0.0  # the moment whose examination is under way
@@ -63,7 +63,7 @@ class Watch:
         quiet = now - moved_at
         if self._asked_at is None:
             moment = self._next_moment(state)
-            if quiet < moment - LEAD:
+            if quiet < moment - (LEAD_WITH_NETWORK if self.tries_network else LEAD):
                 return None
             self._asked_at, self._asked_for = now, moment
             return Examine()
@@ -74,7 +74,9 @@ class Watch:
         return self._judge(state, quiet)
 
     def _judge(self, state: RunState, quiet: float) -> Step:
-        diagnosis = diagnose(find_activities(state))
+        names = [host.name for host in state.hosts]
+        network = state.network.find_problem(names) if state.network is not None else None
+        diagnosis = diagnose(find_activities(state), network)
         if quiet >= self._limit_of(diagnosis, state):
             return EndHang(diagnosis, quiet)
         if self._done >= TELL_AFTER and is_doubling(self._done) and is_worth_telling(state):
