@@ -275,6 +275,19 @@ def test_an_agent_that_does_not_answer_holds_up_no_verdict(story: Tell) -> None:
     assert verdict.process_id == 2 and "is stopped" in verdict.message and told.inbox.seconds < 37
 
 
+def test_where_jax_gives_up_first_the_one_that_stood_still_is_named(story: Tell) -> None:
+    told = story({0: IN_JAX, 1: IN_JAX, 3: IN_JAX}, hang_timeout=HangTimeout(0.0))
+    step_all(told, 2, 5)
+    told.say_at(4, 1, observe(2, 5, state="T"))
+    lost = {"type": "XlaRuntimeError", "message": "UNAVAILABLE: heartbeat", "lost_peer": True}
+    told.say_at(100, 0, wire.Fact("crash", 0, lost), wire.Fact("crash", 1, lost))
+    told.exit_at(101, 0, 1)
+    told.exit_at(101, 1, 1)
+    verdict = told.run()
+    assert (verdict.exit_code, verdict.process_id) == (124, 2) and "is stopped" in verdict.message
+    assert told.inbox.seconds < 110
+
+
 # Hosts that cannot reach each other.
 
 

@@ -77,6 +77,8 @@ def decide_failure(state: RunState, now: float) -> Decision | None:
 def decide_absent(state: RunState, now: float) -> Decision | None:
     """Victims without a cause: has somebody left as if all were done, or does jax name one that still runs?"""
     victims = state.victims
+    if (told := state.stood_still) is not None and all(victim.lost_a_peer for victim in victims):
+        return End(told)  # jax itself gave up before the timeout of a hang
     if leaver := failures.find_leaver(state.early_leavers, victims, now, state.everyone_ended):
         return End(verdict.process_left(leaver, victims, state.logs))
     named = failures.find_named(victims, set(range(state.num_processes)) - state.exits.keys())

@@ -40,6 +40,8 @@ class RunState:
     failures: list[Failure] = field(default_factory=list)
     leavers: list[Failure] = field(default_factory=list)
     progress: dict[int, Progress] = field(default_factory=dict)
+    hang: Verdict | None = None  # what would be said if the run ended now, as of when it was last told about
+    hang_since: float = 0.0
     network: NetworkTrial | None = None  # the last one, where hosts were asked to try it
     nursery_death: Verdict | None = None
     save_seconds: float | None = None
@@ -137,6 +139,12 @@ class RunState:
     def was_preempted(self) -> bool:
         codes = set(self.exits.values())
         return len(self.exits) == self.num_processes and codes <= ORDERLY and EXIT_PREEMPTED in codes
+
+    @property
+    def stood_still(self) -> Verdict | None:
+        """Who held the others up, if nobody that still runs has moved since that was found out."""
+        running = (each for process_id, each in self.progress.items() if process_id not in self.exits)
+        return self.hang if all(each.moved_at <= self.hang_since for each in running) else None
 
     @property
     def moved_at(self) -> float:

@@ -31,6 +31,11 @@ class Diagnosis:
     network: NetworkProblem | None = None
 
     @property
+    def is_known(self) -> bool:
+        """Somebody, or something, is to blame."""
+        return bool(self.culprits) or self.network is not None
+
+    @property
     def cause(self) -> Doing | None:
         return self.culprits[0].doing if self.culprits else None
 

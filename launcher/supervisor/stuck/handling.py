@@ -38,6 +38,8 @@ class HangWatch:
         from hostmesh.launcher.supervisor.stuck.watch import EndHang, Examine, Tell, Watch
 
         self._watch = self._watch or Watch(self._cluster.hang_timeout, self._tries_network)
+        names = [host.name for host in state.hosts]
+        folders = state.logs, f"{self._records.run.stacks}/"
         match self._watch.look(state, now):
             case Examine():
                 self._examine(state)
@@ -46,9 +48,10 @@ class HangWatch:
                 self._records.tell("standing still", seconds=round(seconds, 1), told=told[1:])
                 for line in told:
                     self._records.note(f"launch: {line}")
+                if diagnosis.is_known:
+                    state.hang, state.hang_since = hang_verdict(diagnosis, seconds, names, *folders), state.moved_at
             case EndHang(diagnosis, seconds):
-                names = [host.name for host in state.hosts]
-                return hang_verdict(diagnosis, seconds, names, state.logs, f"{self._records.run.stacks}/")
+                return hang_verdict(diagnosis, seconds, names, *folders)
         self._try_network(state)
         return None
 

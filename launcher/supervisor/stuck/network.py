@@ -44,8 +44,8 @@ class NetworkTrial:
     def unreached(self) -> dict[tuple[int, int], str]:
         """For a host, and another one that it reached at none of its addresses: what happened."""
         found = {}
-        for host, problems in self.problems.items():
-            for other, port in self.ports.items():
+        for host, problems in sorted(self.problems.items()):
+            for other, port in sorted(self.ports.items()):
                 tried = {
                     f"{address}:{port}": problems.get(f"{address}:{port}", "") for address in self.addresses[other]
                 }
@@ -65,7 +65,7 @@ class NetworkTrial:
         if self.coordinator is None:
             return None
         key = "{}:{}".format(*self.coordinator)
-        cut_off = [host for host, problems in self.problems.items() if host != 0 and problems.get(key)]
+        cut_off = [host for host, problems in sorted(self.problems.items()) if host != 0 and problems.get(key)]
         if not cut_off:
             return None
         who, why = list_some([names[host] for host in cut_off]), self.problems[cut_off[0]][key]
