@@ -199,7 +199,7 @@ def test_a_process_that_sleeps_is_named_and_the_run_ended(story: Tell) -> None:
     assert 60 <= told.inbox.seconds < 64
     assert "launch: nothing has moved for 20 s:" in told.shown and "launch: nothing has moved for 40 s:" in told.shown
     assert "process 2 on b sleeps or waits for a lock at train.py:30 in read" in verdict.message
-    assert any("processes 0 1 on a wait for 2 in step 5 at train.py:41 in main" in line for line in verdict.detail)
+    assert any("processes 0 1 3 on a, b wait for 2 in step 5 at train.py:41 in main" in line for line in verdict.detail)
     assert told.commands(0, wire.Stop)[0].stacks is True
 
 

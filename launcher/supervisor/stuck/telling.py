@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from hostmesh.launcher.errors import EXIT_HANG
@@ -12,6 +13,7 @@ from hostmesh.launcher.words import count_things
 
 MAX_IDS = 8
 MAX_GROUPS = 6
+MAX_HOSTS = 3
 PLURALS = {
     **{"is": "are", "has": "have", "does": "do", "waits": "wait"},
     **{"sleeps": "sleep", "computes": "compute", "runs": "run"},
@@ -45,7 +47,7 @@ def hang_verdict(diagnosis: Diagnosis, seconds: float, hosts: Sequence[str], log
         detail = describe_groups(others, sole_host(diagnosis))
         return Verdict("hang", EXIT_HANG, message, None, None, 0, [*detail, f"Stacks: {stacks}", f"Logs: {logs}"])
     first = culprits[0]
-    who = name_processes(culprits) + (f" on {first.host}" if len({each.host for each in culprits}) == 1 else "")
+    who = name_processes(culprits) + name_hosts(culprits)
     text = first.text if len(culprits) == 1 else make_plural(first.text)
     message = f"the run hangs: {who} {text}; nothing has moved for {seconds:.0f} s"
     detail = describe_groups(culprits[1:], None) if len({each.text for each in culprits}) > 1 else []
@@ -59,19 +61,25 @@ def hang_verdict(diagnosis: Diagnosis, seconds: float, hosts: Sequence[str], log
 
 
 def describe_groups(activities: Sequence[Activity], host: str | None, waits_for: str = "") -> list[str]:
-    """`processes 0 1 3 wait in step 12 at train.py:41 in main`; the host is named unless all have the same."""
-    groups: dict[tuple[str, str], list[Activity]] = {}
+    """`processes 0 1 3 on gpu-a, gpu-b wait in step 12 at train.py:41 in main`; hosts are named unless all have the
+    same."""
+    groups: dict[str, list[Activity]] = {}
     for each in activities:
-        groups.setdefault((each.text, "" if host is not None else each.host), []).append(each)
+        groups.setdefault(each.text, []).append(each)
     lines = []
-    for (text, on), group in list(groups.items())[:MAX_GROUPS]:
+    for text, group in list(groups.items())[:MAX_GROUPS]:
         text = text if len(group) == 1 else make_plural(text)
         if waits_for and group[0].doing is Doing.WAITING:
-            text = text.replace("waits", f"waits for {waits_for}", 1).replace("wait ", f"wait for {waits_for} ", 1)
-        lines.append(f"{name_processes(group)}{f' on {on}' if on else ''} {text}")
+            text = re.sub(r"^waits?\b", lambda found: f"{found[0]} for {waits_for}", text)
+        lines.append(f"{name_processes(group)}{name_hosts(group) if host is None else ''} {text}")
     if len(groups) > MAX_GROUPS:
         lines.append(f"… and {count_things(len(groups) - MAX_GROUPS, 'more group')}")
     return lines
+
+
+def name_hosts(activities: Sequence[Activity]) -> str:
+    names = list(dict.fromkeys(each.host for each in activities))
+    return f" on {', '.join(names)}" if len(names) <= MAX_HOSTS else f" on {len(names)} hosts"
 
 
 def name_processes(activities: Sequence[Activity]) -> str:
