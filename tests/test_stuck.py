@@ -292,9 +292,8 @@ def test_where_jax_gives_up_first_the_one_that_stood_still_is_named(story: Tell)
 
 
 def trial(*unreached: tuple[int, int], cut_off: tuple[int, ...] = (), hosts: int = 3) -> NetworkTrial:
-    made = NetworkTrial(
-        {n: [f"10.0.0.{n}"] for n in range(hosts)}, ("10.0.0.0", 4711), {n: 100 + n for n in range(hosts)}
-    )
+    addresses = {n: [f"10.0.0.{n}"] for n in range(hosts)}
+    made = NetworkTrial(addresses, ("10.0.0.0", 4711), ports={n: 100 + n for n in range(hosts)})
     for host in range(hosts):
         made.problems[host] = {
             f"10.0.0.{n}:{100 + n}": "no answer" if (host, n) in unreached else None for n in range(hosts) if n != host
@@ -312,7 +311,7 @@ def trial(*unreached: tuple[int, int], cut_off: tuple[int, ...] = (), hosts: int
         (trial((0, 1), (1, 0), (1, 2), (2, 1)), "b and a, c cannot reach each other", 1),
         (trial(cut_off=(2,)), "c cannot reach the coordinator on a at 10.0.0.0:4711 (Connection refused)", 2),
         (trial(cut_off=(1,), hosts=2), "b cannot reach the coordinator on a at 10.0.0.0:4711", None),
-        (NetworkTrial({0: ["10.0.0.1"], 1: []}, None, {0: 1, 1: 2}, {0: {}, 1: {}}), None, None),
+        (NetworkTrial({0: ["10.0.0.1"], 1: []}, None, 0.0, {0: 1, 1: 2}, {0: {}, 1: {}}), None, None),
     ],
 )
 def test_which_hosts_cannot_reach_each_other(made: NetworkTrial, text: str | None, host: int | None) -> None:
@@ -327,7 +326,10 @@ def test_an_address_that_several_hosts_have_leads_nowhere() -> None:
     assert find_addresses(own, {1: "10.9.9.9"}) == {0: ["10.0.0.1"], 1: ["10.9.9.9"]}
 
 
-def test_hosts_that_cannot_reach_each_other_are_told(tmp_path: Path) -> None:
+@pytest.fixture
+def apart(tmp_path: Path) -> Story:
+    """Two hosts that cannot reach each other."""
+
     def examine(agent: FakeAgent, _: Any) -> list[Any]:
         return [wire.Examined(n, {}, dump(IN_JAX)) for n in agent.running]
 
@@ -336,7 +338,21 @@ def test_hosts_that_cannot_reach_each_other_are_told(tmp_path: Path) -> None:
 
     script = {wire.Examine: examine, wire.Listen: lambda *_: [wire.Listening(7)], wire.Connect: connect}
     agents = [FakeAgent(script, (wire.MAGIC, HELLO._replace(addresses=[f"10.0.0.{n}"]))) for n in (1, 2)]
-    told = Story(tmp_path, agents, hang_timeout=HangTimeout(30.0))
+    return Story(tmp_path, agents, hang_timeout=HangTimeout(30.0))
+
+
+def test_processes_that_lose_peers_which_still_run_have_their_network_tried(apart: Story) -> None:
+    step_all(apart, 2, 5)
+    lost = {"type": "XlaRuntimeError", "message": "UNAVAILABLE: heartbeat", "lost_peer": True}
+    apart.say_at(3, 0, wire.Fact("crash", 1, lost))
+    apart.exit_at(3, 1, 1)
+    verdict = apart.run()
+    assert "the run failed: a and b cannot reach each other" in verdict.message and verdict.exit_code == 124
+    assert apart.inbox.seconds < 12
+
+
+def test_hosts_that_cannot_reach_each_other_are_told(apart: Story) -> None:
+    told = apart
     step_all(told, 2, 5)
     verdict = told.run()
     assert "the run hangs: a and b cannot reach each other (10.0.0.2:7: no answer)" in verdict.message

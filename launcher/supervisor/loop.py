@@ -19,7 +19,7 @@ from hostmesh.launcher.supervisor.link.channel import Channel, Ended, Heard, clo
 from hostmesh.launcher.supervisor.link.inbox import Inbox
 from hostmesh.launcher.supervisor.link.liveness import Absence, Liveness
 from hostmesh.launcher.supervisor.link.protocol import find_violation, is_ignored
-from hostmesh.launcher.supervisor.policy import AskToStop, End, Spawn, Wait, decide
+from hostmesh.launcher.supervisor.policy import AskToStop, End, Spawn, TryNetwork, Wait, decide
 from hostmesh.launcher.supervisor.progress import Progress
 from hostmesh.launcher.supervisor.records import Records
 from hostmesh.launcher.supervisor.reports import Reports
@@ -151,6 +151,8 @@ class Supervisor:
                     self._spawn_all()
                 case AskToStop(number):
                     self._ask_to_stop(number)
+                case TryNetwork():
+                    self.hang_watch.try_network(self.state, self.inbox.now())
                 case Wait():
                     if (hang := self.hang_watch.look(self.state, self.inbox.now())) is not None:
                         return hang

@@ -38,7 +38,12 @@ class End:
     verdict: Verdict
 
 
-Decision = Wait | Spawn | AskToStop | End
+@dataclass(frozen=True)
+class TryNetwork:
+    """Let the hosts try whether they can reach each other."""
+
+
+Decision = Wait | Spawn | AskToStop | TryNetwork | End
 
 
 def decide(state: RunState, now: float) -> Decision:
@@ -77,16 +82,31 @@ def decide_failure(state: RunState, now: float) -> Decision | None:
 def decide_absent(state: RunState, now: float) -> Decision | None:
     """Victims without a cause: has somebody left as if all were done, or does jax name one that still runs?"""
     victims = state.victims
-    if (told := state.stood_still) is not None and all(victim.lost_a_peer for victim in victims):
-        return End(told)  # jax itself gave up before the timeout of a hang
+    if (hang := state.stood_still) is not None and all(victim.lost_a_peer for victim in victims):
+        return End(hang)  # jax itself gave up before the timeout of a hang
     if leaver := failures.find_leaver(state.early_leavers, victims, now, state.everyone_ended):
         return End(verdict.process_left(leaver, victims, state.logs))
+    if (told := decide_network(state, min(victim.at for victim in victims), now)) is not None:
+        return told
     named = failures.find_named(victims, set(range(state.num_processes)) - state.exits.keys())
     if named is None:
         return None
     if now - min(victim.at for victim in victims) < failures.NAMED_TIMEOUT:
         return Wait()
     return End(verdict.process_unheard(named, state.host_of(named).name, len(victims), state.logs))
+
+
+def decide_network(state: RunState, began: float, now: float) -> Decision | None:
+    """Processes have lost peers that still run: can their hosts reach each other?"""
+    if not state.tries_network or state.everyone_ended or len(state.with_agent) < 2:
+        return None
+    trial = state.network
+    if trial is None or trial.began < began:
+        return TryNetwork()
+    if not trial.is_over(now):
+        return Wait()
+    problem = state.find_network_problem()
+    return None if problem is None else End(verdict.network_broken(problem.text, len(state.victims), state.logs))
 
 
 def decide_start(state: RunState, now: float) -> Decision:

@@ -11,7 +11,7 @@ from hostmesh.launcher.supervisor.failures import Failure
 from hostmesh.launcher.supervisor.host import HostState, Phase
 from hostmesh.launcher.supervisor.link.clocks import Clock, same_clock
 from hostmesh.launcher.supervisor.progress import Progress
-from hostmesh.launcher.supervisor.stuck.network import NetworkTrial
+from hostmesh.launcher.supervisor.stuck.network import MAX_HOSTS, NetworkProblem, NetworkTrial
 from hostmesh.launcher.supervisor.verdict import Verdict
 from hostmesh.worker.identity import EXIT_PREEMPTED
 
@@ -26,6 +26,7 @@ class RunState:
     logs: str
     grace: float = 3.0
     keep_going: bool = False
+    tries_network: bool = False  # whether hosts can reach each other is worth a trial
     # Start-up.
     coordinator: tuple[str, int] | None = None
     unsendable: str | None = None  # what is wrong with a file on this machine
@@ -146,6 +147,9 @@ class RunState:
         running = (each for process_id, each in self.progress.items() if process_id not in self.exits)
         return self.hang if all(each.moved_at <= self.hang_since for each in running) else None
 
+    def find_network_problem(self) -> NetworkProblem | None:
+        return None if self.network is None else self.network.find_problem([host.name for host in self.hosts])
+
     @property
     def moved_at(self) -> float:
         """When any process last moved."""
@@ -205,4 +209,5 @@ def begin_state(plan: Plan, logs: str = "") -> RunState:
         HostState(number, host.address, tuple(ids[number]), clock=same_clock() if is_here else Clock())
         for number, host in enumerate(cluster.hosts)
     )
-    return RunState(tuple(hosts), logs, cluster.grace, cluster.keep_going)
+    tries_network = not is_here and 1 < len(cluster.hosts) <= MAX_HOSTS
+    return RunState(tuple(hosts), logs, cluster.grace, cluster.keep_going, tries_network)

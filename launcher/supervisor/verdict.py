@@ -115,6 +115,12 @@ def process_unheard(process_id: int, host: str, victims: int, logs: str) -> Verd
     return Verdict("failed", EXIT_HANG, message, process_id, host, victims, detail)
 
 
+def network_broken(problem: str, victims: int, logs: str) -> Verdict:
+    """Processes lost peers that still ran: no process is to blame."""
+    detail = [f"{_others(victims)} {'was' if victims == 1 else 'were'} ended by jax for that.", f"Logs: {logs}"]
+    return Verdict("hang", EXIT_HANG, f"the run failed: {problem}", None, None, victims, detail)
+
+
 def launcher_was_away(seconds: float, lease: float, logs: str) -> Verdict:
     """No host is to blame; the processes are gone all the same."""
     message = f"the run failed: the launcher itself was away for {seconds:.0f} s (suspended, or its machine asleep)"

@@ -10,7 +10,7 @@ from hostmesh.launcher.cluster.model import Cluster
 from hostmesh.launcher.supervisor.link.channel import Channel
 from hostmesh.launcher.supervisor.records import Records
 from hostmesh.launcher.supervisor.run_state import RunState
-from hostmesh.launcher.supervisor.stuck.network import MAX_HOSTS, NetworkTrial, find_addresses
+from hostmesh.launcher.supervisor.stuck.network import NetworkTrial, find_addresses
 from hostmesh.launcher.supervisor.stuck.stragglers import Stragglers
 
 if TYPE_CHECKING:
@@ -24,25 +24,24 @@ WATCHED_AFTER = 2.0
 class HangWatch:
     def __init__(self, cluster: Cluster, records: Records, channels: Mapping[int, Channel]) -> None:
         self._cluster, self._records, self._channels = cluster, records, channels
-        # Local hosts share a network.
-        self._tries_network = cluster.transport != "local" and 1 < len(cluster.hosts) <= MAX_HOSTS
         self._watch: Watch | None = None
         self._stragglers = Stragglers()
 
     def look(self, state: RunState, now: float) -> Verdict | None:
         """A verdict ends the run."""
         self._name_straggler(state, now)
+        self._go_on_trying(state)
         if not state.progress or now - state.moved_at < WATCHED_AFTER:
             return None
         from hostmesh.launcher.supervisor.stuck.telling import hang_verdict, tell
         from hostmesh.launcher.supervisor.stuck.watch import EndHang, Examine, Tell, Watch
 
-        self._watch = self._watch or Watch(self._cluster.hang_timeout, self._tries_network)
+        self._watch = self._watch or Watch(self._cluster.hang_timeout, state.tries_network)
         names = [host.name for host in state.hosts]
         folders = state.logs, f"{self._records.run.stacks}/"
         match self._watch.look(state, now):
             case Examine():
-                self._examine(state)
+                self._examine(state, now)
             case Tell(diagnosis, seconds):
                 told = tell(diagnosis, seconds)
                 self._records.tell("standing still", seconds=round(seconds, 1), told=told[1:])
@@ -52,24 +51,24 @@ class HangWatch:
                     state.hang, state.hang_since = hang_verdict(diagnosis, seconds, names, *folders), state.moved_at
             case EndHang(diagnosis, seconds):
                 return hang_verdict(diagnosis, seconds, names, *folders)
-        self._try_network(state)
         return None
 
-    def _examine(self, state: RunState) -> None:
+    def _examine(self, state: RunState, now: float) -> None:
         for host in state.with_agent:
             self._channels[host.number].send(wire.Examine())
-            if self._tries_network:
-                self._channels[host.number].send(wire.Listen())
-        if self._tries_network:
-            own = {host.number: host.addresses for host in state.with_agent}
-            given = {
-                number: host.internal_address
-                for number, host in enumerate(self._cluster.hosts)
-                if host.internal_address
-            }
-            state.network = NetworkTrial(find_addresses(own, given), state.coordinator)
+        if state.tries_network:
+            self.try_network(state, now)
 
-    def _try_network(self, state: RunState) -> None:
+    def try_network(self, state: RunState, now: float) -> None:
+        """Let all agents listen, so that each can try the others."""
+        own = {host.number: host.addresses for host in state.with_agent}
+        inner = {number: host.internal_address for number, host in enumerate(self._cluster.hosts)}
+        given = {number: address for number, address in inner.items() if address is not None}
+        state.network = NetworkTrial(find_addresses(own, given), state.coordinator, now)
+        for host in state.with_agent:
+            self._channels[host.number].send(wire.Listen())
+
+    def _go_on_trying(self, state: RunState) -> None:
         """Once all agents listen."""
         trial = state.network
         if trial is None or not trial.is_ready:

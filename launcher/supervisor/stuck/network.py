@@ -10,6 +10,7 @@ from hostmesh.launcher.words import list_some
 
 # Each host tries all others; more of them would be more of the same.
 MAX_HOSTS = 64
+TRIAL_TIMEOUT = 5.0
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,7 @@ class NetworkTrial:
 
     addresses: Mapping[int, Sequence[str]]
     coordinator: tuple[str, int] | None = None
+    began: float = 0.0
     ports: dict[int, int] = field(default_factory=dict)
     problems: dict[int, dict[str, str | None]] = field(default_factory=dict)
     is_asked: bool = False
@@ -34,6 +36,9 @@ class NetworkTrial:
     def is_ready(self) -> bool:
         """All listen, and nobody was asked to connect yet."""
         return not self.is_asked and len(self.ports) == len(self.addresses)
+
+    def is_over(self, now: float) -> bool:
+        return len(self.problems) == len(self.addresses) or now - self.began > TRIAL_TIMEOUT
 
     def targets_for(self, host: int) -> list[tuple[str, int]]:
         return [

@@ -74,9 +74,7 @@ class Watch:
         return self._judge(state, quiet)
 
     def _judge(self, state: RunState, quiet: float) -> Step:
-        names = [host.name for host in state.hosts]
-        network = state.network.find_problem(names) if state.network is not None else None
-        diagnosis = diagnose(find_activities(state), network)
+        diagnosis = diagnose(find_activities(state), state.find_network_problem())
         if quiet >= self._limit_of(diagnosis, state):
             return EndHang(diagnosis, quiet)
         if self._done >= TELL_AFTER and is_doubling(self._done) and is_worth_telling(state):
