@@ -164,7 +164,7 @@ def host_lost(host: str, why: str, said: str, logs: str) -> Verdict:
     )
 
 
-def withcount_others(verdict: Verdict, hosts: int, lost: Collection[int], others: Others) -> Verdict:
+def with_others(verdict: Verdict, hosts: int, lost: Collection[int], others: Others) -> Verdict:
     """A lost host's, in a run that went on: `lost` processes went with `hosts`, and `others` are those elsewhere."""
     *detail, logs = verdict.detail
     count = len(lost)
