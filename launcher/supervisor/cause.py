@@ -6,9 +6,9 @@ import re
 import signal
 from dataclasses import dataclass
 
-from hostmesh.launcher.supervisor.failures import REQUESTED, Failure
+from hostmesh.launcher.supervisor.failures import NO_CRASH, REQUESTED, Failure
 from hostmesh.launcher.supervisor.kinds import BUG, CERTAIN, KILLED, LIKELY, OUT_OF_MEMORY, PREEMPTED, UNKNOWN
-from hostmesh.launcher.supervisor.memory import Judgement, judge_kill, was_below
+from hostmesh.launcher.supervisor.memory import Judgement, judge_kill, judge_kill_below
 from hostmesh.launcher.supervisor.tails import find_place
 from hostmesh.launcher.words import count_things
 from hostmesh.worker.identity import EXIT_PREEMPTED
@@ -32,11 +32,6 @@ NO_ROOM = re.compile(
 # The last words of programs of which there is no crash record.
 LAST_WORDS = re.compile(
     r"^(\w+\.)*(MemoryError|_ArrayMemoryError|OutOfMemoryError)\b|std::bad_alloc|^MemoryError$", re.MULTILINE
-)
-# How a process tells that one below it was killed: PyTorch, concurrent.futures, multiprocessing, shells.
-BELOW_WAS_KILLED = re.compile(
-    r"killed by signal: Killed|terminated abruptly|exited unexpectedly|SIGKILL|\bcode -9\b|\bKilled$",
-    re.MULTILINE,
 )
 
 
@@ -112,9 +107,8 @@ def _judge_memory_of_its_own(failure: Failure) -> Judgement | None:
             return Judgement(OUT_OF_MEMORY, CERTAIN, "", (f"it raised {kind}",))
     elif failure.code != -signal.SIGKILL and any(map(_says_no_room, failure.said)):
         return Judgement(OUT_OF_MEMORY, LIKELY, "", ("its last lines say so",))
-    if failure.code > 0:
-        said = "\n".join([*failure.said, str((crash or {}).get("message", ""))])
-        return was_below(failure.memory, BELOW_WAS_KILLED.search(said) is not None)
+    if 0 < failure.code != 128 + signal.SIGKILL:
+        return judge_kill_below(failure.memory, "\n".join([*failure.said, str((crash or NO_CRASH)["message"])]))
     return None
 
 
@@ -144,7 +138,7 @@ def _judge_exit(failure: Failure) -> Judgement:
     """A shell says with 128 + n that its program got signal n."""
     number = failure.code - 128
     if number == signal.SIGKILL:
-        judged = judge_kill(failure.memory)
+        judged = judge_kill(failure.memory, of_its_program=True)
         evidence = (f"exit code {failure.code}, which is a shell's word for SIGKILL", *judged.evidence)
         sure = judged.sure if judged.kind == OUT_OF_MEMORY else UNKNOWN if judged.sure == UNKNOWN else LIKELY
         words = judged.words if judged.kind == OUT_OF_MEMORY else f"a shell's word for SIGKILL; {judged.words}"

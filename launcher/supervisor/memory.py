@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,12 @@ LARGEST = 0.5
 PLENTY = 0.5
 
 
+# How a process tells that one below it was killed: PyTorch, concurrent.futures, multiprocessing, shells.
+BELOW_WAS_KILLED = re.compile(
+    r"killed by signal: Killed|terminated abruptly|exited unexpectedly|SIGKILL|\bcode -9\b|\bKilled$", re.MULTILINE
+)
+
+
 @dataclass(frozen=True)
 class Judgement:
     """`words` say in brackets, or behind a semicolon, what the judgement comes from."""
@@ -27,8 +34,9 @@ class Judgement:
     evidence: tuple[str, ...] = ()
 
 
-def judge_kill(memory: Mapping[str, Any]) -> Judgement:
-    """Of a process that SIGKILL has ended, and that the run itself did not kill.
+def judge_kill(memory: Mapping[str, Any], of_its_program: bool = False) -> Judgement:
+    """Of a process that SIGKILL has ended, and that the run itself did not kill; or of a shell that says so of its
+    program, whose pid need not be known.
 
     The kernel's log names whom it killed. Counters of the process's cgroup only say how many of that; those of the host
     only that there was somebody.
@@ -36,9 +44,11 @@ def judge_kill(memory: Mapping[str, Any]) -> Judgement:
     if not memory:
         return Judgement(KILLED, UNKNOWN, "was the host out of memory?", ("nothing is known of its memory",))
     named, in_cgroup, in_host = memory["named"], memory["cgroup_kills"], memory["host_kills"]
-    if named is not None and (own := [each for each in named if each["who"] != "another"]):
-        itself = any(each["who"] == "itself" for each in own)
-        return _for_memory(memory, CERTAIN if itself else LIKELY, _tell_named(own[-1]))
+    if own := [each for each in named or () if each["who"] != "another"]:
+        is_the_one = own[-1]["who"] == ("below" if of_its_program else "itself")
+        return _for_memory(memory, CERTAIN if is_the_one else LIKELY, _tell_named(own[-1]), own[-1])
+    if named and in_cgroup and of_its_program:
+        return _for_memory(memory, LIKELY, _tell_named(named[-1]), named[-1])
     if named is not None and len(named) >= (in_cgroup or 0):  # the log has everybody that was counted
         return _not_for_memory(memory, "the kernel's log does not name it")
     if in_cgroup:
@@ -57,13 +67,16 @@ def judge_kill(memory: Mapping[str, Any]) -> Judgement:
     return _not_for_memory(memory, "the kernel killed no process of its host for memory")
 
 
-def was_below(memory: Mapping[str, Any], says_so: bool) -> Judgement | None:
-    """Of a process that failed by itself: whether that was because one below it was killed for memory. `says_so` is
-    whether it reports such a kill."""
+def judge_kill_below(memory: Mapping[str, Any], said: str) -> Judgement | None:
+    """Of a process that failed by itself: whether that was because one below it was killed for memory, by what it said
+    and what is known. None if not."""
     if not memory:
         return None
-    if below := [each for each in memory["named"] or () if each["who"] == "below"]:
-        return _for_memory(memory, CERTAIN if says_so else LIKELY, _tell_named(below[-1]))
+    says_so = BELOW_WAS_KILLED.search(said) is not None
+    numbers = re.findall(r"\d+", said) if says_so else []
+    named = memory["named"] or ()
+    if own := [each for each in named if each["who"] == "below" or str(each["pid"]) in numbers]:
+        return _for_memory(memory, CERTAIN if says_so else LIKELY, _tell_named(own[-1]), own[-1])
     if says_so and memory["named"] is None and memory["cgroup_kills"]:
         killed = f"the kernel killed {count_things(memory['cgroup_kills'], 'process')} of its cgroup for memory"
         return _for_memory(memory, LIKELY, killed)
@@ -77,9 +90,13 @@ def tell_size(size: int) -> str:
     return f"{size / (1 << 20):.0f} MiB"
 
 
-def _for_memory(memory: Mapping[str, Any], sure: str, reason: str) -> Judgement:
-    had = [f"it had {tell_size(memory['rss'])}"] if memory["rss"] else []
-    return Judgement(OUT_OF_MEMORY, sure, "; ".join([*had, _tell_limit(memory)]), (reason, *_sizes(memory)))
+def _for_memory(
+    memory: Mapping[str, Any], sure: str, reason: str, killed: Mapping[str, Any] | None = None
+) -> Judgement:
+    """`killed` is who the log says it was, and how large."""
+    size = (killed or {}).get("rss") or memory["rss"]
+    had = [f"it had {tell_size(size)}"] if size else []
+    return Judgement(OUT_OF_MEMORY, sure, "; ".join([*had, _tell_limit(memory, killed)]), (reason, *_sizes(memory)))
 
 
 def _not_for_memory(memory: Mapping[str, Any], reason: str) -> Judgement:
@@ -97,16 +114,15 @@ def _not_for_memory(memory: Mapping[str, Any], reason: str) -> Judgement:
     return Judgement(KILLED, LIKELY, words, (reason, *_sizes(memory)))
 
 
-def _tell_limit(memory: Mapping[str, Any]) -> str:
+def _tell_limit(memory: Mapping[str, Any], killed: Mapping[str, Any] | None) -> str:
     """The log says whose limit was reached. Without it: the host's, unless that had enough."""
     limit, total, available = memory["limit"], memory["total"], memory["available"]
-    logged = [each["by_cgroup"] for each in memory["named"] or () if each["who"] != "another"]
-    by_cgroup = logged[-1] if logged else not _is_short(memory)
+    by_cgroup = killed["by_cgroup"] if killed is not None else not _is_short(memory)
     if by_cgroup and limit is not None and (total is None or limit < total):
         return f"the limit of its cgroup is {tell_size(limit)}"
     if total is None:
         return "the limit is not known"
-    if by_cgroup and (logged or available > PLENTY * total):
+    if by_cgroup and (killed is not None or available > PLENTY * total):
         return f"the host had {tell_size(available)} free: a cgroup above its own has a limit"
     return f"the host has {tell_size(total)}"
 
