@@ -1,7 +1,6 @@
 """The memory cgroup of a process, in either version: who was killed there for memory, its limit, its use."""
 
-from __future__ import annotations
-
+# Without `from __future__ import annotations`, as in launcher/wire.py: it would make NamedTuple slow.
 import os
 from typing import List, NamedTuple, Optional, Tuple
 
