@@ -254,6 +254,12 @@ def kill_nursery(story: Story) -> None:
     story.say_at(5, 0, wire.Fact("nursery_died", detail={"problem": "it was killed by signal 9", "code": -9}))
 
 
+def kill_nursery_for_memory(story: Story) -> None:
+    memory = {**PLENTY, "rss": 3 << 30, "limit": 4 << 30, "cgroup_kills": 1, "host_kills": 1}
+    detail = {"problem": "it was killed by signal 9", "code": -9, "memory": memory}
+    story.say_at(5, 0, wire.Fact("nursery_died", detail=detail))
+
+
 OUTCOMES: dict[str, tuple[Callable[[Story], None], str, dict[str, Any]]] = {
     "success": (succeed, "", {"sure": "certain", "culprit": None, "last_step": 9, "victims": []}),
     "a lost host": (lose, "host lost", {"culprit": {"process_id": None, "host": "b"}, "last_step": 8}),
@@ -261,6 +267,7 @@ OUTCOMES: dict[str, tuple[Callable[[Story], None], str, dict[str, Any]]] = {
     "preemption": (preempt, "preempted", {"culprit": None, "last_step": 40}),
     "Ctrl-C": (interrupt, "interrupted", {"culprit": None, "cause": "stopped by Ctrl-C", "last_step": 9}),
     "a dead nursery": (kill_nursery, "killed", {"victims": [0, 1], "culprit": {"process_id": None, "host": "a"}}),
+    "a nursery without memory": (kill_nursery_for_memory, "out of memory", {"victims": [0, 1], "sure": "certain"}),
 }
 
 

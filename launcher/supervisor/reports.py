@@ -97,7 +97,8 @@ class Reports:
         elif fact.name == "nursery_died":
             problem, code = fact.detail["problem"], fact.detail["code"]
             logs = self._state.logs
-            self._state.nursery_death = verdict.nursery_died(host.name, problem, code, host.process_ids, logs)
+            known = {**NO_MEMORY, **told} if (told := fact.detail.get("memory")) else {}
+            self._state.nursery_death = verdict.nursery_died(host.name, problem, code, host.process_ids, logs, known)
         if not self._metrics.note_fact(host.name, fact):
             self._records.tell(fact.name, host=host.name, process_id=fact.process_id, detail=fact.detail)
 

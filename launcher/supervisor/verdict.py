@@ -11,6 +11,7 @@ from hostmesh.launcher.errors import EXIT_HANG, EXIT_HOST_LOST, EXIT_USAGE
 from hostmesh.launcher.supervisor import kinds
 from hostmesh.launcher.supervisor.cause import find_cause
 from hostmesh.launcher.supervisor.failures import LAST_LINES, Failure
+from hostmesh.launcher.supervisor.memory import Judgement, judge_kill
 from hostmesh.launcher.supervisor.others import Others, count_others
 from hostmesh.launcher.supervisor.why import tell_why
 from hostmesh.launcher.words import count_things
@@ -196,14 +197,21 @@ def _list_problems(problems: Mapping[str, Sequence[str]]) -> list[str]:
     return [line for each in lines for line in each]
 
 
-def nursery_died(host: str, problem: str, code: int, victims: Sequence[int], logs: str) -> Verdict:
-    message = f"the run failed: the nursery on {host} died: {problem}"
+def nursery_died(
+    host: str, problem: str, code: int, victims: Sequence[int], logs: str, memory: Mapping[str, Any] | None = None
+) -> Verdict:
+    """`memory` is what its agent tells of its memory."""
+    judged = Judgement(kinds.BUG, kinds.LIKELY, "")
+    if code == -signal.SIGKILL:
+        judged = judge_kill(memory or {})
+    words = f" ({judged.kind}: {judged.words})" if judged.kind == kinds.OUT_OF_MEMORY else ""
+    message = f"the run failed: the nursery on {host} died: {problem}{words}"
     detail = [f"{count_others(len(victims))} died with it.", f"Logs: {logs}"]
     return Verdict(
         *("failed", 128 - code if code < 0 else 1, message, None, host, len(victims), detail),
-        kind=kinds.KILLED if code == -signal.SIGKILL else kinds.BUG,
-        sure=kinds.LIKELY,
-        evidence=(f"of the nursery is known: {problem}",),
+        kind=judged.kind,
+        sure=judged.sure,
+        evidence=(f"of the nursery is known: {problem}", *judged.evidence),
         victim_ids=tuple(victims),
     )
 

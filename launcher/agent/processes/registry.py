@@ -29,7 +29,7 @@ class Processes:
         self._folder, self._send = folder, send
         self._by_id: Dict[int, Process] = {}
         self.facts = Facts(folder, self._by_id, send)
-        self._memory = MemoryWatch()
+        self.memory = MemoryWatch()
         self.phase = Phase.RUNNING
         self.stop_signal: Optional[int] = None
         self._clock_ahead: Optional[float] = None
@@ -41,12 +41,12 @@ class Processes:
         return self._by_id[process_id]
 
     def add(self, process_id: int, is_python: bool = True) -> Process:
-        self._memory.begin()
+        self.memory.begin()
         process = self._by_id[process_id] = Process(process_id, self._folder, is_python)
         return process
 
     def look_at_memory(self) -> None:
-        self._memory.look([process.pid for process in self if process.is_alive and process.pid is not None])
+        self.memory.look([process.pid for process in self if process.is_alive and process.pid is not None])
 
     def note_launcher_time(self, launcher_time: float) -> None:
         """A message that was sent at this time by the launcher's clock bounds how far the host's clock is ahead."""
@@ -94,5 +94,5 @@ class Processes:
         tail = process.output.last()
         # What ended well needs no reason, and what this agent kills has one.
         is_in_doubt = process.code not in (0, EXIT_PREEMPTED) and self.phase is Phase.RUNNING
-        memory = self._memory.tell(process.pid) if is_in_doubt else {}
+        memory = self.memory.tell(process.pid) if is_in_doubt else {}
         self._send(wire.Exited(process.process_id, process.code, time.time(), self._clock_ahead, tail, memory))
