@@ -26,7 +26,8 @@ FATAL = (
     '  File "/job/data.py", line 3 in read\n  File "/job/train.py", line 9 in main\n'
 )
 TRACEBACK = (
-    'Traceback (most recent call last):\n  File "/job/train.py", line 9, in main\n    go()\n'
+    'Traceback (most recent call last):\n  File "/job/go.py", line 2, in <module>\n    main()\n'
+    '  File "/job/train.py", line 9, in main\n    go()\n'
     '  File "/opt/lib/python3.11/site-packages/numpy/x.py", line 7, in ones\n    raise\n'
 )
 PLENTY = {**NO_MEMORY, "rss": 1 << 30, "total": 16 << 30, "available": 8 << 30, "cgroup_kills": 0, "host_kills": 0}
@@ -121,7 +122,8 @@ PLACES = {
 @pytest.mark.parametrize("which", PLACES)
 def test_the_place_is_a_line_of_the_users_code(which: str) -> None:
     tail, place = PLACES[which]
-    assert find_place(tail) == place
+    assert find_place(tail) == place == find_cause(failure(3, tail=tail)).place
+    assert find_cause(failure(3, OWN, tail)).place == "train.py:8 in main"
 
 
 # Stories: two hosts, a and b, of two processes each.
@@ -167,6 +169,15 @@ def test_result_json_has_all_of_the_verdict(tell: Tell) -> None:
     assert result["victims"] == 3 and result["outcome"] == "failed" and result["exit_code"] == 1
     told = [json.loads(line) for line in story.events.getvalue().splitlines()]
     assert told[-1]["event"] == "run ended" and told[-1]["kind"] == "bug"
+
+
+def test_victims_are_neither_those_that_failed_alike_nor_those_that_succeeded(tell: Tell) -> None:
+    story = tell()
+    story.exit_at(4, 0, 0)
+    crash_at(story, 5, 1, OWN)
+    story.say_at(5, 1, wire.Fact("crash", 3, {**OWN, "at": EPOCH + 5}))
+    found = story.run()
+    assert (found.process_id, found.victims, found.victim_ids) == (1, 1, (2,))
 
 
 def test_victims_that_complained_first_are_evidence(tell: Tell) -> None:
