@@ -29,10 +29,10 @@ class MemoryCgroup:
 
     def remove(self) -> None:
         """Its last processes may still be on their way out."""
-        for _ in range(200):
+        deadline = time.monotonic() + 10
+        while self.folder.exists() and time.monotonic() < deadline:
             try:
                 self.folder.rmdir()
-                return
             except OSError:
                 time.sleep(0.05)
 

@@ -332,6 +332,30 @@ def test_kills_of_long_ago_are_not_counted(tmp_path: Path, monkeypatch: pytest.M
     assert (found["cgroup_kills"], found["host_kills"], found["named"]) == (0, 0, [])
 
 
+def test_a_kill_is_told_of_one_process_only(tmp_path: Path) -> None:
+    host = FakeHost(tmp_path, FakeLog(can_tell=False))
+    host.watch.look([7, 5, 6])
+    host.count(1, 1)
+    assert host.watch.tell(5, was_killed=False)["cgroup_kills"] == 1, "it failed because of that, and did not end of it"
+    assert host.watch.tell(7)["cgroup_kills"] == 1
+    assert host.watch.tell(6)["cgroup_kills"] == 0
+    host.count(2, 2)
+    assert host.watch.tell(6)["cgroup_kills"] == 1
+
+
+def test_kills_before_a_process_began_are_not_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr("hostmesh.launcher.agent.processes.memory.time.monotonic", lambda: now)
+    host = FakeHost(tmp_path, FakeLog(can_tell=False))
+    now += 1
+    host.count(1, 1)
+    since = host.watch.begin()
+    now += 1
+    host.watch.look([7])
+    found = host.watch.tell(7, since)
+    assert (found["cgroup_kills"], found["host_kills"]) == (0, 0)
+
+
 def test_a_cgroup_that_is_gone_and_a_log_that_is_closed_are_not_known(tmp_path: Path) -> None:
     host = FakeHost(tmp_path, FakeLog(can_tell=False))
     host.watch.look([7])
@@ -373,7 +397,7 @@ IN_A_CHILD = """
 
 @pytest.fixture
 def memory_cgroup() -> Iterator[MemoryCgroup]:
-    """With room for a nursery and two processes that only wait."""
+    """With room for a nursery and two processes that only wait. Before `start` in a test: that cleans up first."""
     yield from lend(700 << 20)
 
 
@@ -386,7 +410,7 @@ def assert_out_of_memory(result: dict[str, Any], process_id: int = 1) -> None:
 
 @pytest.mark.parametrize("how", [[], ["--cold"]], ids=["warm", "cold"])
 def test_a_kill_for_memory_is_told_as_such(
-    start: Start, script: Script, memory_cgroup: MemoryCgroup, how: list[str]
+    memory_cgroup: MemoryCgroup, start: Start, script: Script, how: list[str]
 ) -> None:
     run = start("--local", "2", *how, script(EAT.format(eat="eat()")), below=memory_cgroup.below)
     assert run.wait() == 137
@@ -396,7 +420,7 @@ def test_a_kill_for_memory_is_told_as_such(
 
 
 def test_a_shells_program_killed_for_memory_is_told_as_such(
-    start: Start, script: Script, memory_cgroup: MemoryCgroup
+    memory_cgroup: MemoryCgroup, start: Start, script: Script
 ) -> None:
     command = f"{sys.executable} {script(EAT.format(eat='eat()'))}; exit $?"
     run = start("--local", "2", "--", "sh", "-c", command, below=memory_cgroup.below)
@@ -405,7 +429,7 @@ def test_a_shells_program_killed_for_memory_is_told_as_such(
 
 
 def test_a_failure_because_a_process_below_was_killed_for_memory(
-    start: Start, script: Script, memory_cgroup: MemoryCgroup
+    memory_cgroup: MemoryCgroup, start: Start, script: Script
 ) -> None:
     run = start("--local", "2", "--cold", script(EAT.format(eat=IN_A_CHILD.strip())), below=memory_cgroup.below)
     assert run.wait() == 1
@@ -432,7 +456,7 @@ def test_a_plain_kill_is_not_for_memory(start: Start, script: Script) -> None:
 
 
 def test_another_process_killed_for_memory_is_not_ours(
-    start: Start, script: Script, memory_cgroup: MemoryCgroup
+    memory_cgroup: MemoryCgroup, start: Start, script: Script
 ) -> None:
     """In the same cgroup, a moment before ours gets a plain kill: only the log tells the two apart."""
     run = start("--local", "2", "--cold", script(WAIT), below=memory_cgroup.below)

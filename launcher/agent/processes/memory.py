@@ -45,16 +45,20 @@ class MemoryWatch:
         self._cgroups: Optional[Cgroups] = None
         self._own: Optional[Tuple[str, Mount]] = None  # the agent's, which its processes begin in
         self._kills: Dict[str, Counts] = {}  # by the cgroup's folder; HOST for all of the host
+        self._taken: Dict[str, Deque[float]] = {}  # when a process ended of one of them
         self._named: Deque[Tuple[float, Killed]] = deque(maxlen=1000)
         self._looks: Dict[int, Look] = {}
         self._host: Deque[Tuple[float, Tuple[int, int]]] = deque(maxlen=16)  # total, available
         self._uses: Dict[str, Deque[Tuple[float, Use]]] = {}
 
-    def begin(self) -> None:
+    def begin(self) -> float:
+        """The time from which on `tell` is to count; it takes a third of a millisecond."""
+        now = time.monotonic()
         if self._cgroups is None:
             self._cgroups = Cgroups(self._root)
             self._own = self._cgroups.find("self")
-            self._count([self._own], time.monotonic())
+        self._count([self._own], now)
+        return now
 
     def look(self, pids: Iterable[int]) -> None:
         now = time.monotonic()
@@ -62,8 +66,9 @@ class MemoryWatch:
         if looks:
             self._count([self._own, *(look.cgroup for look in looks)], now)
 
-    def tell(self, pid: Optional[int]) -> Dict[str, Any]:
-        """Of a process that has just ended; what is not known is None."""
+    def tell(self, pid: Optional[int], since: float = 0.0, was_killed: bool = True) -> Dict[str, Any]:
+        """Of a process that has just ended; what is not known is None. A kill that one process has ended of is not
+        told to the next."""
         if pid is None or self._cgroups is None:
             return {}
         now = time.monotonic()
@@ -77,8 +82,8 @@ class MemoryWatch:
             "available": available,
             "limit": use.limit,
             "used": use.used,
-            "cgroup_kills": self._rise(cgroup[0]) if cgroup is not None and read_kills(cgroup[0]) is not None else None,
-            "host_kills": self._rise(HOST),
+            "cgroup_kills": None if cgroup is None else self._take(cgroup[0], since, was_killed),
+            "host_kills": self._take(HOST, since, was_killed),
             "named": self._list_named(pid, seen, now) if self._log.can_tell else None,
         }
         return told if any(value is not None for value in told.values()) else {}
@@ -146,9 +151,17 @@ class MemoryWatch:
 
     # Telling.
 
-    def _rise(self, where: str) -> Optional[int]:
+    def _take(self, where: str, since: float, was_killed: bool) -> Optional[int]:
+        """How many were killed there lately, without those that were told before."""
         counts = self._kills.get(where)
-        return counts[-1][1] - counts[0][1] if counts else None
+        if not counts or (where != HOST and read_kills(where) is None):  # a cgroup may be gone with its last process
+            return None
+        at, before = max((count for count in counts if count[0] <= since), default=counts[0])
+        taken = self._taken.setdefault(where, deque(maxlen=1000))
+        kills = max(0, counts[-1][1] - before - sum(each > at for each in taken))
+        if kills and was_killed:
+            taken.append(counts[-1][0])
+        return kills
 
     def _size_of(self, pid: int, seen: Look) -> Optional[int]:
         """Of the largest process, of this one and those below it: a shell's program is what counts."""

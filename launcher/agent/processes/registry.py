@@ -41,8 +41,8 @@ class Processes:
         return self._by_id[process_id]
 
     def add(self, process_id: int, is_python: bool = True) -> Process:
-        self.memory.begin()
         process = self._by_id[process_id] = Process(process_id, self._folder, is_python)
+        process.memory_since = self.memory.begin()
         return process
 
     def look_at_memory(self) -> None:
@@ -94,5 +94,6 @@ class Processes:
         tail = process.output.last()
         # What ended well needs no reason, and what this agent kills has one.
         is_in_doubt = process.code not in (0, EXIT_PREEMPTED) and self.phase is Phase.RUNNING
-        memory = self.memory.tell(process.pid) if is_in_doubt else {}
+        was_killed = process.code in (-signal.SIGKILL, 128 + signal.SIGKILL)
+        memory = self.memory.tell(process.pid, process.memory_since, was_killed) if is_in_doubt else {}
         self._send(wire.Exited(process.process_id, process.code, time.time(), self._clock_ahead, tail, memory))
