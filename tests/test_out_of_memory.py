@@ -419,6 +419,38 @@ def test_a_kill_for_memory_is_told_as_such(
     assert run.result["verdict"]["victims"] == [0]
 
 
+# As in a container: pids are others than those in the log, so that only counters tell.
+OTHER_PIDS = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
+
+
+@pytest.fixture
+def other_pids() -> tuple[str, ...]:
+    if subprocess.run([*OTHER_PIDS, "true"], capture_output=True).returncode != 0:
+        pytest.skip("no pid namespace can be made here")
+    return OTHER_PIDS
+
+
+@pytest.mark.parametrize("how", [[], ["--cold"]], ids=["warm", "cold"])
+def test_counters_tell_where_the_log_does_not(
+    memory_cgroup: MemoryCgroup, other_pids: tuple[str, ...], start: Start, script: Script, how: list[str]
+) -> None:
+    program = script(EAT.format(eat="eat()"))
+    run = start("--local", "2", *how, program, below=[*memory_cgroup.below, *other_pids])
+    assert run.wait() == 137
+    assert_out_of_memory(run.result)
+    assert "the kernel killed 1 process of its cgroup for memory" in run.result["verdict"]["evidence"]
+
+
+def test_counters_that_have_not_moved_tell_of_a_plain_kill(
+    memory_cgroup: MemoryCgroup, other_pids: tuple[str, ...], start: Start, script: Script
+) -> None:
+    text = WAIT.replace("import time", "import os, signal, time\nif os.environ['HOSTMESH_PROCESS_ID'] == '1': {kill}")
+    program = script(text.format(kill="os.kill(os.getpid(), signal.SIGKILL)"))
+    run = start("--local", "2", "--cold", program, below=[*memory_cgroup.below, *other_pids])
+    assert_plain_kill(run)
+    assert "the kernel killed no process of its cgroup for memory" in run.result["verdict"]["evidence"]
+
+
 def test_a_shells_program_killed_for_memory_is_told_as_such(
     memory_cgroup: MemoryCgroup, start: Start, script: Script
 ) -> None:
