@@ -100,18 +100,19 @@ def _for_memory(
 
 
 def _not_for_memory(memory: Mapping[str, Any], reason: str) -> Judgement:
-    others = [each for each in memory["named"] or () if each["who"] == "another"]
-    if others:
-        reason = f"the kernel killed process {others[-1]['pid']} ({others[-1]['name']}) for memory, and not this one"
+    words, evidence = "no process was killed for memory", [reason, *_sizes(memory)]
+    if others := [each for each in memory["named"] or () if each["who"] == "another"]:
+        words = f"the kernel killed process {others[-1]['pid']} ({others[-1]['name']}) for memory, and not this one"
     elif memory["host_kills"]:
-        reason = "the kernel killed a process of the host for memory, and not this one"
+        words = "the kernel killed a process of the host for memory, and not this one"
+    if others or memory["host_kills"]:
+        evidence.append(words)
     if _is_short(memory):
         words = f"the host had only {tell_size(memory['available'])} free: a daemon such as earlyoom may have done it"
-        return Judgement(KILLED, UNKNOWN, words, (reason, *_sizes(memory)))
-    words = reason if others or memory["host_kills"] else "no process was killed for memory"
+        return Judgement(KILLED, UNKNOWN, words, tuple(evidence))
     if memory["available"] is not None:
         words = f"the host had {tell_size(memory['available'])} free and {words}"
-    return Judgement(KILLED, LIKELY, words, (reason, *_sizes(memory)))
+    return Judgement(KILLED, LIKELY, words, tuple(evidence))
 
 
 def _tell_limit(memory: Mapping[str, Any], killed: Mapping[str, Any] | None) -> str:
