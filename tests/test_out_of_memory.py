@@ -332,6 +332,17 @@ def test_kills_of_long_ago_are_not_counted(tmp_path: Path, monkeypatch: pytest.M
     assert (found["cgroup_kills"], found["host_kills"], found["named"]) == (0, 0, [])
 
 
+def test_where_a_process_goes_on_its_way_out_does_not_count(tmp_path: Path) -> None:
+    """The kernel takes a dying process out of its cgroup, and its parent may be late to reap it."""
+    host = FakeHost(tmp_path, FakeLog(can_tell=False))
+    host.watch.look([7])
+    write(tmp_path, {"proc/7/cgroup": "0::/\n", "proc/7/statm": "0 0 0 0 0 0 0\n"})
+    write(tmp_path, {"sys/fs/cgroup/memory.events": "oom_kill 0\n"})
+    host.count(1, 1)
+    host.watch.look([7])
+    assert host.watch.tell(7)["cgroup_kills"] == 1
+
+
 def test_a_kill_is_told_of_one_process_only(tmp_path: Path) -> None:
     host = FakeHost(tmp_path, FakeLog(can_tell=False))
     host.watch.look([7, 5, 6])

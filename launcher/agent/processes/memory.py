@@ -93,8 +93,9 @@ class MemoryWatch:
     def _look_at(self, pid: int, now: float) -> Look:
         assert self._cgroups is not None
         look = self._looks.setdefault(pid, Look())
-        look.cgroup = self._cgroups.find(str(pid)) or look.cgroup
-        self._note_size(look, pid, now)
+        cgroup = self._cgroups.find(str(pid))
+        if self._note_size(look, pid, now) and cgroup is not None:
+            look.cgroup = cgroup  # one that has given back its memory on its way out is in the topmost, at last
         for child in self._find_below(pid):
             look.below[child] = now
             self._note_size(self._looks.setdefault(child, Look()), child, now)
@@ -103,10 +104,13 @@ class MemoryWatch:
             self._looks.pop(child, None)
         return look
 
-    def _note_size(self, look: Look, pid: int, now: float) -> None:
+    def _note_size(self, look: Look, pid: int, now: float) -> bool:
+        """False if it has no memory any more."""
         words = read_if_there(os.path.join(self._root, f"proc/{pid}/statm")).split()
-        if len(words) > 1 and words[1] != b"0":
-            look.sizes.append((now, int(words[1]) * PAGE))
+        if len(words) < 2 or words[1] == b"0":
+            return False
+        look.sizes.append((now, int(words[1]) * PAGE))
+        return True
 
     def _find_below(self, pid: int) -> List[int]:
         """As far as main threads have started them: a shell's program, a data loader's processes."""
