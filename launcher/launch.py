@@ -126,6 +126,7 @@ def write_result(
             "process_id": verdict.process_id,
             "host": verdict.host,
             "victims": verdict.victims,
+            "verdict": verdict.to_json(),
             "saved_step": supervisor.state.saved_step,
             "not_finite": supervisor.metrics.not_finite,
             "began": round(began, 3),

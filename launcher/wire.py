@@ -128,7 +128,7 @@ class Exited(NamedTuple):
     """`code` is negative for a signal; `data` holds the last bytes the process wrote.
 
     `at` is the time by the host's clock, which is ahead of the launcher's by at most `ahead` seconds (see
-    launcher/supervisor/link/clocks.py).
+    launcher/supervisor/link/clocks.py). `memory` is what agent/processes/memory.py tells of one that did not end well.
     """
 
     process_id: int
@@ -136,6 +136,7 @@ class Exited(NamedTuple):
     at: float = 0.0
     ahead: Optional[float] = None
     data: bytes = b""
+    memory: Dict[str, Any] = {}
 
 
 class Drained(NamedTuple):

@@ -105,6 +105,9 @@ class DockerCluster:
         """Do some damage from inside, as root."""
         self._damage(host, "exec", self.container(host), "sh", "-euc", shell)
 
+    def limit_memory(self, host: str, size: str) -> None:
+        self._damage(host, "update", "--memory", size, "--memory-swap", size, self.container(host))
+
     def _damage(self, host: str, *argv: str) -> None:
         self._damaged.add(host)
         docker(*argv)

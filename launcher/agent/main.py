@@ -112,6 +112,7 @@ class Agent:
     def _keep_time(self) -> None:
         if self.link.keep_time():
             self.guardian.reassure(self.link.lease)
+            self.processes.look_at_memory()
             self.shared_memory.note_new(lambda: process_tree.find_all(os.environ[process_tree.MARK], os.getpid()))
         self.duties.keep_time()
         self.processes.end_leaving()

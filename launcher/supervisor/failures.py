@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from hostmesh.launcher.supervisor.tails import lines_worth_showing, tasks_named_by_jax, was_aborted_by_jax
@@ -33,6 +33,11 @@ NO_CRASH = {
     "explained": False,
     "hint": None,
 }
+# What an agent tells of a process's memory, where it cannot tell.
+NO_MEMORY = {
+    **{"rss": None, "total": None, "available": None, "limit": None, "used": None},
+    **{"cgroup_kills": None, "host_kills": None, "named": None},
+}
 
 
 @dataclass(frozen=True)
@@ -49,6 +54,7 @@ class Failure:
     tail: str = ""
     crash: dict[str, Any] | None = None
     give: float = 0.0
+    memory: dict[str, Any] = field(default_factory=dict)  # as its agent tells it, see NO_MEMORY
 
     @property
     def lost_a_peer(self) -> bool:
@@ -72,7 +78,10 @@ class Failure:
 
     @property
     def said(self) -> list[str]:
-        return lines_worth_showing(self.tail, LAST_LINES)
+        return self.last_lines(LAST_LINES)
+
+    def last_lines(self, most: int) -> list[str]:
+        return lines_worth_showing(self.tail, most)
 
     @property
     def names(self) -> frozenset[int]:

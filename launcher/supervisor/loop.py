@@ -116,7 +116,10 @@ class Supervisor:
         finally:
             self._close_all()
         verdict = verdicts.with_remarks(verdict, self.metrics.remarks())
-        self.records.tell("run ended", outcome=verdict.outcome, exit_code=verdict.exit_code, message=verdict.text())
+        of_host = [number for host in self.state.hosts if host.name == verdict.host for number in host.process_ids]
+        verdict = verdicts.with_last_step(verdict, self.state.steps, of_host)
+        outcome = {"outcome": verdict.outcome, "kind": verdict.kind, "exit_code": verdict.exit_code}
+        self.records.tell("run ended", **outcome, message=verdict.text())
         return verdict
 
     def interrupt(self, number: int) -> None:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from hostmesh.launcher.supervisor import failures, verdict
 from hostmesh.launcher.supervisor.failures import Failure, crashed_alike
+from hostmesh.launcher.supervisor.others import Others, count_others
 from hostmesh.launcher.supervisor.run_state import RunState
-from hostmesh.launcher.supervisor.verdict import Others, Verdict
+from hostmesh.launcher.supervisor.verdict import Verdict
 
 # Seconds that the other hosts get to answer once one has refused.
 REFUSED_TIMEOUT = 10.0
@@ -93,7 +94,7 @@ def decide_absent(state: RunState, now: float) -> Decision | None:
         return None
     if now - min(victim.at for victim in victims) < failures.NAMED_TIMEOUT:
         return Wait()
-    return End(verdict.process_unheard(named, state.host_of(named).name, len(victims), state.logs))
+    return End(verdict.process_unheard(named, state.host_of(named).name, victims, state.logs))
 
 
 def decide_network(state: RunState, began: float, now: float) -> Decision | None:
@@ -162,17 +163,32 @@ def blame(culprit: Failure, state: RunState) -> Verdict:
         # They are all the cause; the first of them that said something speaks for them.
         alike = [f for f in state.failures if f.resembles(culprit)]
         culprit = min(alike, key=lambda failure: (not failure.said, failure.process_id))
-    lost = len(state.lost_processes) if state.keep_going else 0
-    became = Others(others, len(same), state.succeeded, lost, state.keep_going)
-    return verdict.process_failed(culprit, became, state.logs)
+    lost = state.lost_processes if state.keep_going else set()
+    became = Others(others, len(same), state.succeeded, len(lost), state.keep_going)
+    well = {number for number, code in state.exits.items() if code == 0}
+    victims = set(range(state.num_processes)) - {culprit.process_id} - same - lost - well
+    told = verdict.process_failed(culprit, became, state.logs, state.steps.get(culprit.process_id), victims)
+    return add_evidence(told, culprit, same, state)
+
+
+def add_evidence(told: Verdict, culprit: Failure, same: set[int], state: RunState) -> Verdict:
+    """What others say: that they lost a peer, or that they failed by themselves when nobody can say who was first."""
+    others = [each for each in state.victims if each.process_id not in same | {culprit.process_id}]
+    if lost := sum(each.lost_a_peer for each in others):
+        reports = "reports" if lost == 1 else "report"
+        told = verdict.with_evidence(told, f"{count_others(lost)} {reports} a lost peer")
+    rivals = [each for each in others if each.is_a_cause and each.at - each.give <= culprit.at + culprit.give]
+    if rivals and culprit.is_a_cause and not state.keep_going:
+        told = verdict.less_sure(told, f"process {rivals[0].process_id} failed at the same time, in another way")
+    return told
 
 
 def blame_lost_host(state: RunState) -> Verdict:
     losses = state.losses
     if not (state.keep_going and state.spawned):
         return losses[0]
-    lost = len(state.lost_processes)
-    elsewhere = Others(state.num_processes - lost, succeeded=state.succeeded, went_on=True)
+    lost = state.lost_processes
+    elsewhere = Others(state.num_processes - len(lost), succeeded=state.succeeded, went_on=True)
     return verdict.with_others(losses[0], len(losses), lost, elsewhere)
 
 

@@ -9,7 +9,8 @@ from typing import Any, TypeGuard
 from hostmesh.launcher import wire
 from hostmesh.launcher.output.metrics import Metrics
 from hostmesh.launcher.supervisor import verdict
-from hostmesh.launcher.supervisor.failures import NO_CRASH, Failure
+from hostmesh.launcher.supervisor.cause import find_cause
+from hostmesh.launcher.supervisor.failures import NO_CRASH, NO_MEMORY, Failure
 from hostmesh.launcher.supervisor.host import HostState
 from hostmesh.launcher.supervisor.link.inbox import Inbox
 from hostmesh.launcher.supervisor.records import Records
@@ -75,7 +76,7 @@ class Reports:
         state.progress[event.process_id].moved_at = self._inbox.now()
         at, give = self._when(host, event)
         known = state.crashes.get(event.process_id)
-        detail = {"code": event.code, "at": round(at, 3)}
+        detail = {"code": event.code, "at": round(at, 3), **({"memory": event.memory} if event.memory else {})}
         self._records.tell("process exited", process_id=event.process_id, host=host.name, **detail)
         if self.is_ending and event.code == -signal.SIGKILL:
             return  # the supervisor had it killed
@@ -83,10 +84,12 @@ class Reports:
         began, crash = known or (self._inbox.to_now(at), None)
         if crash is not None and is_number(crash.get("at")):  # the host's clock may be better known by now
             began = self._inbox.to_now(host.clock.bring_here(crash["at"], self._inbox.wall_clock())[0])
-        failure = Failure(event.process_id, host.name, event.code, began, tail, crash, give)
+        memory = {**NO_MEMORY, **event.memory} if event.memory else {}
+        failure = Failure(event.process_id, host.name, event.code, began, tail, crash, give, memory)
         (state.failures if event.code != 0 else state.leavers).append(failure)
         if event.code != 0:
-            self.tell_who_goes_on(f"process {event.process_id} on {host.name} {verdict.how_it_ended(event.code)}")
+            ended = find_cause(failure, state.steps.get(event.process_id)).ended
+            self.tell_who_goes_on(f"process {event.process_id} on {host.name} {ended}")
 
     def _when(self, host: HostState, event: wire.Exited) -> tuple[float, float]:
         """When a process ended, by this machine's clock, and how far that may be wrong."""
@@ -103,8 +106,9 @@ class Reports:
             self._records.note(f"launch: no warm start on {host.name}: {fact.detail['problem']}; starting cold")
         elif fact.name == "nursery_died":
             problem, code = fact.detail["problem"], fact.detail["code"]
-            count, logs = len(host.process_ids), self._state.logs
-            self._state.nursery_death = verdict.nursery_died(host.name, problem, code, count, logs)
+            logs = self._state.logs
+            known = {**NO_MEMORY, **told} if (told := fact.detail.get("memory")) else {}
+            self._state.nursery_death = verdict.nursery_died(host.name, problem, code, host.process_ids, logs, known)
         if not self._metrics.note_fact(host.name, fact):
             self._records.tell(fact.name, host=host.name, process_id=fact.process_id, detail=fact.detail)
 

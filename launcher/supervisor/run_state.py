@@ -37,6 +37,7 @@ class RunState:
     joined: set[int] = field(default_factory=set)
     separate: set[int] = field(default_factory=set)
     exits: dict[int, int] = field(default_factory=dict)
+    steps: dict[int, int] = field(default_factory=dict)  # the last one that each has begun, as its record says
     crashes: dict[int, tuple[float, dict[str, Any]]] = field(default_factory=dict)
     failures: list[Failure] = field(default_factory=list)
     leavers: list[Failure] = field(default_factory=list)

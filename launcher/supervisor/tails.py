@@ -89,3 +89,21 @@ def _without_noise(text: str) -> list[str]:
         if line.strip() and not in_own_frame and not NOISE.match(line):
             kept.append(line.rstrip())
     return kept
+
+
+# `File "/job/train.py", line 9 in step` of faulthandler, and with a comma of a traceback.
+FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+),? in (?P<name>.+)$')
+
+
+@lru_cache(REMEMBERED)
+def find_place(tail: str) -> str | None:
+    """`/job/train.py:9 in step`: the user's innermost frame, of a fatal error or of the last traceback."""
+    fatal = FATAL.search(tail)
+    if fatal is not None:
+        frames = _frames(tail[fatal.end() :])
+    else:
+        last = tail.rpartition("Traceback (most recent call last):\n")[2] if "Traceback (most" in tail else ""
+        frames = [line for line in last.splitlines() if FRAME.match(line) and not OWN_FRAME.match(line)]
+        frames = ([line for line in frames if not LIBRARY_FRAME.match(line)] or frames)[::-1]
+    found = FRAME.match(frames[0]) if frames else None
+    return f"{found['file']}:{found['line']} in {found['name'].strip()}" if found else None

@@ -2,64 +2,30 @@
 
 from __future__ import annotations
 
-import re
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from hostmesh.launcher.errors import EXIT_HANG, EXIT_HOST_LOST, EXIT_USAGE
+from hostmesh.launcher.supervisor import kinds
+from hostmesh.launcher.supervisor.cause import find_cause
 from hostmesh.launcher.supervisor.failures import LAST_LINES, Failure
+from hostmesh.launcher.supervisor.memory import Judgement, judge_kill
+from hostmesh.launcher.supervisor.others import Others, count_others
+from hostmesh.launcher.supervisor.why import tell_why
 from hostmesh.launcher.words import count_things
 from hostmesh.worker.identity import EXIT_PREEMPTED
 
 NOT_FAILED = ("succeeded", "preempted", "stopped")
-# Of commands there is no crash record, but their last words may have a cause that is known here: a Python that does
-# without what was put on its PYTHONPATH, and a stdin that there is not.
-KNOWN_CAUSES = {
-    re.compile(r"Number of processes must be defined"): (
-        "A Python that leaves PYTHONPATH alone (-I, -E, -S, or a `hostmesh` of its own) does not know the others: give",
-        "initialize() num_processes and process_id, from HOSTMESH_NUM_PROCESSES and HOSTMESH_PROCESS_ID.",
-    ),
-    re.compile(r"^(EOFError: EOF when reading a line|bdb\.BdbQuit)"): (
-        "Its stdin had nothing to read: only `launch --local 1` in the foreground passes its own on to the process.",
-    ),
-}
-
-
-@dataclass(frozen=True)
-class Others:
-    """What became of the processes beside the culprit: in all, failed in the same way, succeeded, lost with a host.
-
-    The rest was stopped because of the culprit; unless they `went_on`, and failed by themselves.
-    """
-
-    count: int
-    alike: int = 0
-    succeeded: int = 0
-    lost: int = 0
-    went_on: bool = False
-
-    @property
-    def rest(self) -> int:
-        return self.count - self.alike - self.succeeded - self.lost
-
-    def tell(self) -> list[str]:
-        told = []
-        if self.alike and self.alike < self.count:
-            told.append(f"{_others(self.alike)} failed in the same way.")
-        if self.rest and self.went_on:
-            told.append(f"{_others(self.rest)} failed as well.")
-        elif self.rest:
-            told.append(f"{_others(self.rest)} {'was' if self.rest == 1 else 'were'} stopped.")
-        if self.lost:
-            told.append(f"{_others(self.lost)} {'was' if self.lost == 1 else 'were'} lost with a host.")
-        if self.went_on and self.succeeded:
-            told.append(f"{_others(self.succeeded)} succeeded.")
-        return told
+# Of a failure of a process, on the screen.
+MOST_LINES = 12
 
 
 @dataclass(frozen=True)
 class Verdict:
+    """`kind`, `sure` and those below them are what a script would ask for; see supervisor/kinds.py."""
+
     outcome: str
     exit_code: int
     message: str
@@ -68,10 +34,31 @@ class Verdict:
     victims: int = 0
     detail: list[str] = field(default_factory=list)
     remarks: tuple[str, ...] = ()  # about a run that ended well enough, and yet
+    kind: str = kinds.NONE
+    sure: str = kinds.CERTAIN
+    cause: str = ""  # one sentence; the message where there is no other
+    place: str | None = None  # `train.py:88 in main`
+    evidence: tuple[str, ...] = ()  # what the kind and the culprit are concluded from
+    victim_ids: tuple[int, ...] = ()
+    last_step: int | None = None  # of the culprit; of the run where there is none
 
     def text(self, took: str = "") -> str:
         head = "; ".join([self.message + took, *self.remarks])
         return "\n".join([head, *("  " + line for line in self.detail)])
+
+    def to_json(self) -> dict[str, Any]:
+        """Under `verdict` in result.json."""
+        has_culprit = self.process_id is not None or self.host is not None
+        return {
+            "kind": self.kind,
+            "sure": self.sure,
+            "culprit": {"process_id": self.process_id, "host": self.host} if has_culprit else None,
+            "cause": self.cause or self.message,
+            "place": self.place,
+            "evidence": list(self.evidence),
+            "victims": list(self.victim_ids),
+            "last_step": self.last_step,
+        }
 
 
 def succeeded(count: int, separate: int = 0) -> Verdict:
@@ -82,14 +69,44 @@ def succeeded(count: int, separate: int = 0) -> Verdict:
     return Verdict("succeeded", 0, message, remarks=tuple(remarks))
 
 
-def process_failed(culprit: Failure, others: Others, logs: str) -> Verdict:
-    who = f"process {culprit.process_id} on {culprit.host}"
+def process_failed(
+    culprit: Failure, others: Others, logs: str, step: int | None = None, victims: Collection[int] = ()
+) -> Verdict:
+    """`step` is the culprit's last one."""
+    who, told_step = f"process {culprit.process_id} on {culprit.host}", step
     if others.alike == others.count > 0:
-        who = f"all {others.count + 1} processes failed alike: each"
-    detail = [*_why(culprit), *others.tell(), f"Logs: {logs}"]
-    code = culprit.code if culprit.code > 0 else 128 - culprit.code
-    message = f"the run failed: {who} {how_it_ended(culprit.code)}"
-    return Verdict("failed", code, message, culprit.process_id, culprit.host, others.rest, detail)
+        who, told_step = f"all {others.count + 1} processes failed alike: each", None
+    found, after = find_cause(culprit, told_step), [*others.tell(), f"Logs: {logs}"]
+    return Verdict(
+        *("failed", culprit.code if culprit.code > 0 else 128 - culprit.code, f"the run failed: {who} {found.ended}"),
+        *(culprit.process_id, culprit.host, others.rest),
+        detail=[*tell_why(culprit, MOST_LINES - 1 - len(after)), *after],
+        kind=found.kind,
+        sure=found.sure,
+        cause=found.sentence,
+        place=found.place,
+        evidence=found.evidence,
+        victim_ids=tuple(sorted(victims)),
+        last_step=step,
+    )
+
+
+def with_evidence(verdict: Verdict, evidence: str) -> Verdict:
+    return replace(verdict, evidence=(*verdict.evidence, evidence))
+
+
+def less_sure(verdict: Verdict, evidence: str) -> Verdict:
+    """Somebody else may have been first."""
+    sure = kinds.LIKELY if verdict.sure == kinds.CERTAIN else verdict.sure
+    return replace(with_evidence(verdict, evidence), sure=sure)
+
+
+def with_last_step(verdict: Verdict, steps: Mapping[int, int], of_host: Collection[int]) -> Verdict:
+    """The culprit's, if that is not known yet; `of_host` are the processes of a culprit that is a host."""
+    if verdict.last_step is not None or not steps:
+        return verdict
+    who = [verdict.process_id] if verdict.process_id is not None else of_host or steps
+    return replace(verdict, last_step=max((steps[each] for each in who if each in steps), default=None))
 
 
 def process_left(leaver: Failure, victims: Sequence[Failure], logs: str) -> Verdict:
@@ -106,13 +123,27 @@ def process_left(leaver: Failure, victims: Sequence[Failure], logs: str) -> Verd
         "Every process must take as many steps as the others; the last thing it does is to leave jax.distributed.",
         f"Logs: {logs}",
     ]
-    return Verdict("failed", 1, message, leaver.process_id, leaver.host, len(victims), detail)
+    evidence = ("it exited with 0", f"{count_others(len(victims))} lost a peer after that, and nobody else failed")
+    return Verdict(
+        *("failed", 1, message, leaver.process_id, leaver.host, len(victims), detail),
+        kind=kinds.BUG,
+        sure=kinds.LIKELY,
+        evidence=evidence,
+        victim_ids=_ids(victims),
+    )
 
 
-def process_unheard(process_id: int, host: str, victims: int, logs: str) -> Verdict:
+def process_unheard(process_id: int, host: str, victims: Sequence[Failure], logs: str) -> Verdict:
     message = f"the run failed: process {process_id} on {host} runs, but jax in the others no longer hears from it"
-    detail = [f"{_others(victims)} {'was' if victims == 1 else 'were'} ended by jax for that.", f"Logs: {logs}"]
-    return Verdict("failed", EXIT_HANG, message, process_id, host, victims, detail)
+    count = len(victims)
+    detail = [f"{count_others(count)} {'was' if count == 1 else 'were'} ended by jax for that.", f"Logs: {logs}"]
+    return Verdict(
+        *("failed", EXIT_HANG, message, process_id, host, count, detail),
+        kind=kinds.HANG,
+        sure=kinds.LIKELY,
+        evidence=(f"jax in {count_others(count)} says that it lost this one", "it has not ended"),
+        victim_ids=_ids(victims),
+    )
 
 
 def network_broken(problem: str, victims: int, logs: str) -> Verdict:
@@ -128,19 +159,25 @@ def launcher_was_away(seconds: float, lease: float, logs: str) -> Verdict:
         f"Agents that hear nothing of the launcher for {lease:g} s (`lease` in the cluster file) end their processes.",
         f"Logs: {logs}",
     ]
-    return Verdict("launcher away", EXIT_HOST_LOST, message, None, None, 0, detail)
+    return Verdict("launcher away", EXIT_HOST_LOST, message, None, None, 0, detail, kind=kinds.INTERRUPTED)
 
 
 def host_lost(host: str, why: str, said: str, logs: str) -> Verdict:
     detail = [*said.splitlines()[-LAST_LINES:], f"Logs: {logs}"]
-    return Verdict("host lost", EXIT_HOST_LOST, f"the run failed: {host} {why}", None, host, 0, detail)
+    message = f"the run failed: {host} {why}"
+    evidence = (f"{host} {why}",)
+    return Verdict(
+        *("host lost", EXIT_HOST_LOST, message, None, host, 0, detail), kind=kinds.HOST_LOST, evidence=evidence
+    )
 
 
-def with_others(verdict: Verdict, hosts: int, lost: int, others: Others) -> Verdict:
+def with_others(verdict: Verdict, hosts: int, lost: Collection[int], others: Others) -> Verdict:
     """A lost host's, in a run that went on: `lost` processes went with `hosts`, and `others` are those elsewhere."""
     *detail, logs = verdict.detail
-    who, whom = "1 process was" if lost == 1 else f"{lost} processes were", "it" if hosts == 1 else f"{hosts} hosts"
-    return replace(verdict, victims=lost, detail=[*detail, f"{who} lost with {whom}.", *others.tell(), logs])
+    count = len(lost)
+    who, whom = "1 process was" if count == 1 else f"{count} processes were", "it" if hosts == 1 else f"{hosts} hosts"
+    detail = [*detail, f"{who} lost with {whom}.", *others.tell(), logs]
+    return replace(verdict, victims=count, victim_ids=tuple(sorted(lost)), detail=detail)
 
 
 def refused(problems: Mapping[str, Sequence[str]]) -> Verdict:
@@ -157,7 +194,8 @@ def unreachable(hosts: int, problems: Mapping[str, str], others: Mapping[str, Se
     first = next(iter(problems))
     who = first if len(problems) == 1 else f"{len(problems)} of {hosts} hosts"
     detail = _list_problems({**{host: [problem] for host, problem in problems.items()}, **others})
-    return Verdict("host lost", EXIT_HOST_LOST, f"nothing was started: {who} cannot be used", None, first, 0, detail)
+    message = f"nothing was started: {who} cannot be used"
+    return Verdict("host lost", EXIT_HOST_LOST, message, None, first, 0, detail, kind=kinds.HOST_LOST)
 
 
 def _list_problems(problems: Mapping[str, Sequence[str]]) -> list[str]:
@@ -165,15 +203,28 @@ def _list_problems(problems: Mapping[str, Sequence[str]]) -> list[str]:
     return [line for each in lines for line in each]
 
 
-def nursery_died(host: str, problem: str, code: int, victims: int, logs: str) -> Verdict:
-    message = f"the run failed: the nursery on {host} died: {problem}"
-    detail = [f"{_others(victims)} died with it.", f"Logs: {logs}"]
-    return Verdict("failed", 128 - code if code < 0 else 1, message, None, host, victims, detail)
+def nursery_died(
+    host: str, problem: str, code: int, victims: Sequence[int], logs: str, memory: Mapping[str, Any] | None = None
+) -> Verdict:
+    """`memory` is what its agent tells of its memory."""
+    judged = Judgement(kinds.BUG, kinds.LIKELY, "")
+    if code == -signal.SIGKILL:
+        judged = judge_kill(memory or {})
+    words = f" ({judged.kind}: {judged.words})" if judged.kind == kinds.OUT_OF_MEMORY else ""
+    message = f"the run failed: the nursery on {host} died: {problem}{words}"
+    detail = [f"{count_others(len(victims))} died with it.", f"Logs: {logs}"]
+    return Verdict(
+        *("failed", 128 - code if code < 0 else 1, message, None, host, len(victims), detail),
+        kind=judged.kind,
+        sure=judged.sure,
+        evidence=(f"of the nursery is known: {problem}", *judged.evidence),
+        victim_ids=tuple(victims),
+    )
 
 
 def preempted(step: int | None) -> Verdict:
     saved = "" if step is None else f"; saved at step {step}: the same command goes on from there"
-    return Verdict("preempted", EXIT_PREEMPTED, f"preempted{saved}")
+    return Verdict("preempted", EXIT_PREEMPTED, f"preempted{saved}", kind=kinds.PREEMPTED, last_step=step)
 
 
 def stopped_by(
@@ -182,16 +233,19 @@ def stopped_by(
     """`step` is that of the last save; `in_order` says that every process left after it. `failures` are processes that
     ended otherwise than by the request."""
     saved = "" if step is None else f"; {'' if in_order else 'last '}saved at step {step}"
-    return Verdict("stopped", 128 + number, f"stopped by {name_signal(number)}{saved}", detail=_tell(failures, logs))
+    message, evidence = f"stopped by {name_signal(number)}{saved}", (f"the launcher got {name_signal(number)}",)
+    detail = _tell(failures, logs)
+    return Verdict("stopped", 128 + number, message, detail=detail, kind=kinds.INTERRUPTED, evidence=evidence)
 
 
 def _tell(failures: Sequence[Failure], logs: str) -> list[str]:
     if not failures:
         return []
     first, *others = failures
-    who = f"process {first.process_id} on {first.host} {how_it_ended(first.code)}"
-    too = [f"{_others(len(others))} failed too."] if others else []
-    return [who, *("  " + line for line in _why(first)), *too, f"Logs: {logs}"]
+    who = f"process {first.process_id} on {first.host} {find_cause(first).ended}"
+    too = [f"{count_others(len(others))} failed too."] if others else []
+    after = [*too, f"Logs: {logs}"]
+    return [who, *("  " + line for line in tell_why(first, MOST_LINES - 2 - len(after))), *after]
 
 
 def not_stopped(verdict: Verdict, count: int, seconds: float, stacks: str | None) -> Verdict:
@@ -211,37 +265,5 @@ def name_signal(number: int) -> str:
     return "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
 
 
-def how_it_ended(code: int) -> str:
-    if code >= 0:
-        return f"exited with {code}" + (" (preempted)" if code == EXIT_PREEMPTED else "")
-    try:
-        name = signal.Signals(-code).name
-    except ValueError:
-        name = "a real-time signal"
-    hint = "; was the host out of memory?" if code == -signal.SIGKILL else ""
-    return f"was killed by signal {-code} ({name}){hint}"
-
-
-def _why(failure: Failure) -> list[str]:
-    crash = failure.crash
-    if crash is None:
-        known = [lines for words, lines in KNOWN_CAUSES.items() if any(map(words.search, failure.said))]
-        return [*failure.said, *(line for lines in known for line in lines)]
-    head, *rest = str(crash["message"]).splitlines() or [""]
-    if crash["explained"]:
-        return _shorten([head, *rest])
-    place = [f"  {crash['place']}"] if crash["place"] else []
-    if crash["hint"]:
-        place.append(str(crash["hint"]))
-    if failure.said and crash["type"] == "SystemExit" and head.isdecimal():
-        return [*failure.said, *place]  # sys.exit(2) explains nothing; what was printed before it may
-    return [f"{crash['type']}: {head}".rstrip(": "), *rest[:3], *place]
-
-
-def _shorten(lines: list[str]) -> list[str]:
-    left = len(lines) - LAST_LINES
-    return lines if left <= 0 else [*lines[:LAST_LINES], f"… and {left} more {'line' if left == 1 else 'lines'}"]
-
-
-def _others(count: int) -> str:
-    return count_things(count, "other process")
+def _ids(failures: Sequence[Failure]) -> tuple[int, ...]:
+    return tuple(sorted(failure.process_id for failure in failures))

@@ -47,6 +47,7 @@ class Process:
         self.hear_exec: Optional[Callable[[], None]] = None
         self.exec_error: Optional[int] = None
         self.dropped_facts = 0
+        self.memory_since = 0.0
         self._stacks_size = 0
 
     @property

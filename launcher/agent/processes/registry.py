@@ -10,7 +10,9 @@ from typing import Any, Callable, Dict, Iterator, Optional
 
 from hostmesh.launcher import wire
 from hostmesh.launcher.agent.processes.facts import Facts
+from hostmesh.launcher.agent.processes.memory import MemoryWatch
 from hostmesh.launcher.agent.processes.process import Process, ProcessState
+from hostmesh.worker.identity import EXIT_PREEMPTED
 
 
 class Phase(enum.Enum):
@@ -27,6 +29,7 @@ class Processes:
         self._folder, self._send = folder, send
         self._by_id: Dict[int, Process] = {}
         self.facts = Facts(folder, self._by_id, send)
+        self.memory = MemoryWatch()
         self.phase = Phase.RUNNING
         self.stop_signal: Optional[int] = None
         self.before_exit: Callable[[Process], None] = lambda process: None  # called before an end is reported
@@ -40,7 +43,11 @@ class Processes:
 
     def add(self, process_id: int, is_python: bool = True) -> Process:
         process = self._by_id[process_id] = Process(process_id, self._folder, is_python)
+        process.memory_since = self.memory.begin()
         return process
+
+    def look_at_memory(self) -> None:
+        self.memory.look([process.pid for process in self if process.is_alive and process.pid is not None])
 
     def note_launcher_time(self, launcher_time: float) -> None:
         """A message that was sent at this time by the launcher's clock bounds how far the host's clock is ahead."""
@@ -87,4 +94,8 @@ class Processes:
         process.code = 126 if process.exec_error == errno.EACCES else code
         self.before_exit(process)
         tail = process.output.last()
-        self._send(wire.Exited(process.process_id, process.code, time.time(), self._clock_ahead, tail))
+        # What ended well needs no reason, and what this agent kills has one.
+        is_in_doubt = process.code not in (0, EXIT_PREEMPTED) and self.phase is Phase.RUNNING
+        was_killed = process.code in (-signal.SIGKILL, 128 + signal.SIGKILL)
+        memory = self.memory.tell(process.pid, process.memory_since, was_killed) if is_in_doubt else {}
+        self._send(wire.Exited(process.process_id, process.code, time.time(), self._clock_ahead, tail, memory))

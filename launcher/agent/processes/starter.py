@@ -170,7 +170,9 @@ class Starter:
         if nursery.channel in self._selector.get_map():
             self._selector.unregister(nursery.channel)
         nursery.fail()
-        detail = {"problem": problem, "code": code, "said": self.nursery_output.last().decode(errors="replace")}
+        memory = self._processes.memory.tell(nursery.pid) if self._processes.phase is Phase.RUNNING else {}
+        said = self.nursery_output.last().decode(errors="replace")
+        detail = {"problem": problem, "code": code, "said": said, "memory": memory}
         self._send(wire.Fact("nursery_died" if was_ready else "nursery_failed", detail=detail))
         if not was_ready:
             self._start_waiting()
