@@ -72,6 +72,7 @@ def override(cluster: Cluster, options: argparse.Namespace) -> Cluster:
         cluster,
         grace=options.grace or cluster.grace,
         keep_going=options.keep_going or cluster.keep_going,
+        programs=options.programs or cluster.programs,
         metrics=options.metrics or cluster.metrics,
     )
 

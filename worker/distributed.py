@@ -24,6 +24,7 @@ from hostmesh.worker.process.recorder import RECORDER, phase
 
 CLUSTERS = "jax._src.clusters"
 DISTRIBUTED = "jax._src.distributed"
+COMPILER = "jax._src.compiler"
 # Seconds that jax itself gets for joining when finding the coordinator has taken all other time.
 MIN_TIMEOUT = 1
 MIN_THREADS = 8
@@ -68,7 +69,13 @@ def prepare_jax() -> None:
         return
     is_prepared = True
     RECORDER.open()
-    for name, adapt in {CLUSTERS: _add_cluster_type, DISTRIBUTED: _announce_joining, "jax": _check_at_exit}.items():
+    adapters = {
+        CLUSTERS: _add_cluster_type,
+        DISTRIBUTED: _announce_joining,
+        COMPILER: _watch_compiler,
+        "jax": _check_at_exit,
+    }
+    for name, adapt in adapters.items():
         if name in sys.modules:
             adapt(sys.modules[name])
         else:
@@ -161,6 +168,12 @@ def _report_if_alone() -> None:
         send_fact("ran_separately", must_arrive=True)
 
 
+def _watch_compiler(compiler: ModuleType) -> None:
+    from hostmesh.worker.process.programs import PROGRAM_REPORTS  # 10 ms that a program without jax does without
+
+    PROGRAM_REPORTS.watch(compiler)
+
+
 def _announce_joining(distributed: ModuleType) -> None:
     state = distributed.State
     initialize = state.initialize
@@ -186,6 +199,9 @@ def _announce_joining(distributed: ModuleType) -> None:
         has_joined = True
         if is_ours:
             send_fact("joined")
+            from hostmesh.worker.process.programs import PROGRAM_REPORTS
+
+            PROGRAM_REPORTS.begin()
 
     announced.announces = True  # type: ignore[attr-defined]
     state.initialize = announced

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from hostmesh.launcher.errors import EXIT_HANG, EXIT_HOST_LOST, EXIT_USAGE
+from hostmesh.launcher.supervisor.disagreement import Disagreement
 from hostmesh.launcher.supervisor.failures import LAST_LINES, Failure
 from hostmesh.launcher.words import count_things
 from hostmesh.worker.identity import EXIT_PREEMPTED
@@ -68,6 +69,7 @@ class Verdict:
     victims: int = 0
     detail: list[str] = field(default_factory=list)
     remarks: tuple[str, ...] = ()  # about a run that ended well enough, and yet
+    kind: str = ""
 
     def text(self, took: str = "") -> str:
         head = "; ".join([self.message + took, *self.remarks])
@@ -113,6 +115,17 @@ def process_unheard(process_id: int, host: str, victims: int, logs: str) -> Verd
     message = f"the run failed: process {process_id} on {host} runs, but jax in the others no longer hears from it"
     detail = [f"{_others(victims)} {'was' if victims == 1 else 'were'} ended by jax for that.", f"Logs: {logs}"]
     return Verdict("failed", EXIT_HANG, message, process_id, host, victims, detail)
+
+
+def disagreement(found: Disagreement, process_id: int | None, host: str | None, logs: str) -> Verdict:
+    detail = [
+        "They share their devices: jax computes with them all the same, and what comes out is wrong.",
+        "JAX_DUMP_IR_TO=FOLDER writes down what each of them compiles. Where it is meant: --programs warn.",
+        f"Logs: {logs}",
+    ]
+    message = f"the run failed: {found.text()}"
+    victims = found.members - len(found.minority) if found.minority else 0
+    return Verdict("failed", 1, message, process_id, host, victims, detail, kind="disagreement")
 
 
 def launcher_was_away(seconds: float, lease: float, logs: str) -> Verdict:
