@@ -36,7 +36,8 @@ With --local and without --devices the GPUs of this machine are split among the 
 --devices, accelerators are simulated on CPU. JAX_PLATFORMS holds where you set it."""
 SHELLS = ("bash", "zsh", "fish")
 WITH_VALUE = {
-    *("--hosts", "--local", "--devices", "--grace", "--python", "--show", "--runs", "--metrics", "--programs", "--completion"),
+    *("--hosts", "--local", "--devices", "--grace", "--python", "--show", "--runs", "--programs", "--metrics"),
+    "--completion",
     *(name for name, option in JOB_OPTIONS.items() if option.value),
 }
 
@@ -119,7 +120,7 @@ def build_parser() -> Parser:
     add("--json", action="store_true", help="events (or, with --dry-run, the plan) as JSON on stdout")
     add("--runs", metavar="DIR", type=Path, default=Path("runs"), help="where run folders go (default: ./runs)")
     whose = "whose reports (hostmesh.report) events.jsonl keeps: of process 0 (the default), or all"
-    unlike = "processes that compile different programs for the same devices stop the run (the default), or warn; or off"
+    unlike = "when processes run different programs on the same devices: stop (the default), warn, or off"
     add("--programs", choices=AT_DISAGREEMENT, help=unlike)
     add("--metrics", choices=METRICS_OF, help=whose)
     add("--version", action="store_true", help="say which hostmesh this is")

@@ -9,7 +9,16 @@ from typing import Any
 
 from hostmesh.launcher.cluster.gcloud import TpuPod
 from hostmesh.launcher.cluster.host_names import NamePattern, parse_names
-from hostmesh.launcher.cluster.model import AT_DISAGREEMENT, MAX_PROCESSES, METRICS_OF, TRANSPORTS, Job, Setup, Ssh, Sync
+from hostmesh.launcher.cluster.model import (
+    AT_DISAGREEMENT,
+    MAX_PROCESSES,
+    METRICS_OF,
+    TRANSPORTS,
+    Job,
+    Setup,
+    Ssh,
+    Sync,
+)
 from hostmesh.launcher.cluster.yaml_values import (
     BOOLEAN,
     TEXT,

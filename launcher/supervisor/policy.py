@@ -72,7 +72,7 @@ def decide_disagreement(state: RunState, now: float) -> Decision | None:
         return None
     culprit = found.minority[0] if found.minority else None
     host = None if culprit is None else state.host_of(culprit).name
-    return End(verdict.disagreement(found, culprit, host, state.logs))
+    return End(verdict.disagreement(found, culprit, host, state.failures, state.logs))
 
 
 def decide_failure(state: RunState, now: float) -> Decision | None:

@@ -192,12 +192,16 @@ class Programs:
         """After a change of a program: what it disagrees with."""
         group = self._groups[key]
         program = group.programs[fingerprint]
+        for pair in [pair for pair in self._suspects if pair[0] == key and fingerprint in pair[1:]]:
+            if self._compare(*(group.programs[each] for each in pair[1:])) is None:
+                del self._suspects[pair]
+        compiled_by, known_by = program.compiled_by & ~self._unsure, program.known_by
         for other, second in group.programs.items():
-            pair = (key, *sorted((fingerprint, other)))
-            if other != fingerprint and self._compare(program, second) is not None:
-                self._suspects.setdefault(pair, now)
-            else:
-                self._suspects.pop(pair, None)
+            # Most pairs are told from one another by this alone, which takes no call.
+            if not (compiled_by & ~second.known_by and second.compiled_by & ~known_by):
+                continue
+            if self._compare(program, second) is not None:
+                self._suspects.setdefault((key, *sorted((fingerprint, other))), now)
         if not group.members & ~program.known_by & ~self._unsure:
             del group.programs[fingerprint]  # nobody lacks it
 

@@ -98,8 +98,8 @@ class Reports:
             problem, code = fact.detail["problem"], fact.detail["code"]
             count, logs = len(host.process_ids), self._state.logs
             self._state.nursery_death = verdict.nursery_died(host.name, problem, code, count, logs)
-        is_kept = self._note_program(fact) if fact.name in PROGRAM_FACTS else not self._metrics.note_fact(host.name, fact)
-        if is_kept:
+        is_of_programs = fact.name in PROGRAM_FACTS
+        if self._note_program(fact) if is_of_programs else not self._metrics.note_fact(host.name, fact):
             self._records.tell(fact.name, host=host.name, process_id=fact.process_id, detail=fact.detail)
 
     def _note_program(self, fact: wire.Fact) -> bool:
@@ -110,8 +110,7 @@ class Reports:
         )
         if programs.problem is not None and not self._is_told_of_programs:
             self._is_told_of_programs = True
-            who = f"process {fact.process_id}"
-            self._records.note(f"launch: programs of {who} are not compared with the others': {programs.problem}")
+            self._records.note(f"launch: programs are not compared: process {fact.process_id}: {programs.problem}")
         return is_new or fact.name == "programs not compared"
 
     def tell_disagreement(self) -> None:

@@ -117,8 +117,12 @@ def process_unheard(process_id: int, host: str, victims: int, logs: str) -> Verd
     return Verdict("failed", EXIT_HANG, message, process_id, host, victims, detail)
 
 
-def disagreement(found: Disagreement, process_id: int | None, host: str | None, logs: str) -> Verdict:
+def disagreement(
+    found: Disagreement, process_id: int | None, host: str | None, failures: Sequence[Failure], logs: str
+) -> Verdict:
+    """`failures` are those of processes that the runtime has ended over it."""
     detail = [
+        *(f"process {each.process_id} on {each.host} {how_it_ended(each.code)} over it." for each in failures[:1]),
         "They share their devices: jax computes with them all the same, and what comes out is wrong.",
         "JAX_DUMP_IR_TO=FOLDER writes down what each of them compiles. Where it is meant: --programs warn.",
         f"Logs: {logs}",

@@ -70,7 +70,7 @@ def show_shape(tensor: str) -> str:
     assert found is not None  # it matches everything
     sizes, kind = found.groups()
     if kind.startswith("ui"):
-        kind = kind[1:]
+        kind = f"u{kind[2:]}"
     return f"{TYPES.get(kind, kind)}[{','.join(sizes.split('x')[:-1])}]"
 
 
