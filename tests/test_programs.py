@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from conftest import Launch, Script, Start
 from fake_agent import FakeAgent
-from stories import Story
+from stories import Story, plan_of
 
 from hostmesh.launcher import wire
 from hostmesh.launcher.supervisor.disagreement import Disagreement, Side, name_processes
@@ -349,7 +349,8 @@ def test_many_processes_are_counted() -> None:
 MODULE = """module @jit_step attributes {mhlo.num_partitions = 2 : i32} {
   sdy.mesh @mesh = <["data"=2]>
   func.func public @main(%arg0: tensor<8x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {}]>}, \
- %arg1: tensor<8x8xf32>, %arg2: tensor<i1>, %arg3: tensor<4xcomplex<f32>>, %arg4: tensor<2xui8>) -> (tensor<9xf32> {r = "r"}) {
+ %arg1: tensor<8x8xf32>, %arg2: tensor<i1>, %arg3: tensor<4xcomplex<f32>>, %arg4: tensor<2xui8>)\
+ -> (tensor<9xf32> {r = "r"}) {
     stablehlo.custom_call @CustomSPMDPartitioning(%0) {backend_config = "139872", has_side_effect = true}
   }
 }"""
@@ -360,6 +361,8 @@ def test_a_module_becomes_a_name_shapes_and_a_fingerprint() -> None:
     assert described.program == "jit_step"
     assert described.inputs == [("f32[8,8]", 2), ("bool[]", 1), ("c64[4]", 1), ("u8[2]", 1)]
     assert describe_module(MODULE.replace("139872", "139999"), [0, 1]) == described  # an address in memory
+    renamed = describe_module(MODULE.replace("jit_step", "jit_step_of_2"), [0, 1])
+    assert (renamed.program, renamed.fingerprint) == ("jit_step_of_2", described.fingerprint)
     assert describe_module(MODULE, [1, 0]).fingerprint != described.fingerprint
     assert describe_module(MODULE.replace("9xf32", "8xf32"), [0, 1]).layout != described.layout
 
@@ -591,6 +594,16 @@ def test_a_missing_hook_is_told_once_a_run(tmp_path: Path) -> None:
         story.exit_at(6, process_id, 0)
     assert story.run().outcome == "succeeded"
     assert story.shown.count("launch: programs are not compared") == 1
+
+
+def test_only_who_does_not_want_it_is_told_so() -> None:
+    for programs, env in {"stop": {}, "warn": {}, "off": {"HOSTMESH_PROGRAMS": "off"}}.items():
+        assert [process.env for process in plan_of("a", programs=programs).processes] == [env] * 2
+
+
+def test_an_unknown_way_is_refused(launch: Launch) -> None:
+    refused = launch("--local", "2", "--programs", "maybe", "script.py")
+    assert refused.returncode == 2 and "--programs" in refused.stderr and "maybe" in refused.stderr
 
 
 # Real processes, and scripts that know nothing of hostmesh.

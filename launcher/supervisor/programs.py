@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import Enum, auto
 from typing import Any
 
 from hostmesh.launcher.supervisor.disagreement import Disagreement, Side
@@ -24,14 +24,15 @@ Key = tuple[str, int]  # the devices, and the epoch
 
 
 class Evidence(Enum):
-    """How much two programs say that the processes differ, by the seconds after which nothing else explains them."""
+    """How much two programs say that their processes differ."""
 
-    # Both communicate, and were called.
-    CERTAIN = 1.0
-    # The same line of the script called both; of one at least it is not known that it does not communicate.
-    LIKELY = 5.0
-    # The same line compiled both ahead of time, and may go on to compile the other.
-    AHEAD = 30.0
+    CERTAIN = auto()  # both communicate, and were called
+    LIKELY = auto()  # one line of the script called both, and of one at least it is not known that it needs no other
+    AHEAD = auto()  # one line compiled both ahead of time, and may go on to compile the other one
+
+
+# Seconds after which nothing else explains them.
+SETTLED = {Evidence.CERTAIN: 1.0, Evidence.LIKELY: 5.0, Evidence.AHEAD: 30.0}
 
 
 @dataclass
@@ -96,7 +97,7 @@ class Programs:
             found = self._describe(group, first, second)
             told = {number for side in found.sides for number in side.processes}
             others = set(as_numbers(group.members & ~self._unsure)) - told - set(ended)
-            if found.minority or not others or now - since >= evidence.value + OTHERS_TIMEOUT:
+            if found.minority or not others or now - since >= SETTLED[evidence] + OTHERS_TIMEOUT:
                 return found
         return None
 
@@ -201,7 +202,8 @@ class Programs:
             if not (compiled_by & ~second.known_by and second.compiled_by & ~known_by):
                 continue
             if self._compare(program, second) is not None:
-                self._suspects.setdefault((key, *sorted((fingerprint, other))), now)
+                one, two = sorted((fingerprint, other))
+                self._suspects.setdefault((key, one, two), now)
         if not group.members & ~program.known_by & ~self._unsure:
             del group.programs[fingerprint]  # nobody lacks it
 
@@ -231,11 +233,11 @@ class Programs:
         if not who:
             return True
         if evidence is Evidence.CERTAIN:
-            return now - since >= evidence.value
+            return now - since >= SETTLED[evidence]
         reporters = [self._reporters[number] for number in who]
         if any(reporter.compiling for reporter in reporters):
             return False
-        return now - max(since, *(reporter.heard_at for reporter in reporters)) >= evidence.value
+        return now - max(since, *(reporter.heard_at for reporter in reporters)) >= SETTLED[evidence]
 
     def _describe(self, group: Group, first: Program, second: Program) -> Disagreement:
         """With all other programs that differ from both in the same way."""

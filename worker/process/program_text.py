@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 # Bytes of all input shapes of a program in a report; more are cut off.
 MAX_SHAPES = 2000
-# A host's memory addresses, and the paths of its files in compiled kernels, are in these: they say nothing of the
-# program. MLIR writes a quote inside of a string as \22.
-BACKEND_CONFIG = re.compile(r'backend_config = "[^"]*"')
+# These say nothing of what is computed: memory addresses of a process and paths of a host, which compiled kernels hold;
+# the names that a script gives to outputs. MLIR writes a quote inside of a string as \22.
+NO_MATTER = re.compile(r'(?:backend_config|jax\.result_info) = "[^"]*"')
 NAME = re.compile(r"module @([^\s]+)")
 MAIN = re.compile(r"^ *func\.func public @main\(.*$", re.MULTILINE)
 INPUT = re.compile(r"%arg\d+: tensor<((?:[^<>]|<[^<>]*>)*)>")
@@ -47,8 +47,8 @@ class Described(NamedTuple):
 
 def describe_module(text: str, devices: Sequence[int]) -> Described:
     """`devices` in the order in which the computation uses them, which is part of it."""
-    text = BACKEND_CONFIG.sub("", text)
     name = NAME.search(text)
+    text = NO_MATTER.sub("", NAME.sub("", text, count=1))
     main = MAIN.search(text)
     head = main[0] if main else ""
     arguments, _, _ = head.partition(") -> ")
