@@ -6,13 +6,14 @@ import json
 import os
 import socket
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
-from conftest import Launch, Script, Start
+from conftest import HANGS, Launch, Script, Start, await_true
 from fake_agent import FakeAgent
 from stories import Story, plan_of
 
@@ -23,6 +24,8 @@ from hostmesh.launcher.supervisor.programs import Programs
 from hostmesh.worker.process import programs as reporting
 from hostmesh.worker.process.facts import FACTS_SOCKET, PROCESS_ID
 from hostmesh.worker.process.program_text import communicates, describe_module, parse_groups, shorten
+from hostmesh.worker.process.record import Phase
+from hostmesh.worker.process.recorder import RECORDER
 
 # A pure table: what processes report, as `0:A` (process 0 compiles A), `0:A!` (it has compiled it), and who disagrees.
 
@@ -127,6 +130,13 @@ def one_analyses_ahead_of_time(told: Told) -> None:
     told.run(2, "A")
 
 
+def each_tries_another_ahead_of_time(told: Told) -> None:
+    """Which batch fits into memory? Then all train with the same."""
+    everybody_runs_one_but(told, "A96", ahead=True)
+    for process_id in range(3):
+        told.run(process_id, "B")
+
+
 def one_prints_what_needs_no_other(told: Told) -> None:
     """`if jax.process_index() == 0: print(loss / 3)`; then it writes to a slow disk while the others go on."""
     for process_id in range(3):
@@ -188,6 +198,7 @@ NO_DISAGREEMENT: list[Callable[[Told], None]] = [
     swapped_ahead_of_time,
     one_analyses_ahead_of_time,
     one_prints_what_needs_no_other,
+    each_tries_another_ahead_of_time,
     another_order_of_what_needs_no_other,
     still_compiling,
     failed_to_compile,
@@ -231,6 +242,15 @@ def test_weaker_evidence_waits_longer_for_another_explanation(
     told.later(seconds - 0.1)
     assert told.found() is None
     told.later(0.2)
+    assert told.found() == ODD_ONE
+
+
+def test_what_was_compiled_ahead_of_time_counts_once_it_is_called() -> None:
+    told = Told()
+    everybody_runs_one_but(told, "A96", ahead=True)
+    assert told.found(ended={0, 1, 2}) is None
+    everybody_runs_one_but(told, "A96", communicates=None, again=True)
+    told.later(2)
     assert told.found() == ODD_ONE
 
 
@@ -479,6 +499,54 @@ def test_a_compilation_is_reported_once_and_in_order(ears: Ears) -> None:
     assert second[0] == "program compiled" and second[1]["communicates"] is True and second[1]["pid"] == os.getpid()
 
 
+def test_the_first_call_of_what_was_compiled_ahead_of_time_is_reported(ears: Ears) -> None:
+    class Compiled:
+        def __init__(self, executable: Any) -> None:
+            self.executable, self._call = executable, None
+
+        def __call__(self, x: int) -> int:
+            self._call = self._call or abs
+            return self._call(x)
+
+        def runtime_executable(self) -> Any:
+            return self.executable
+
+    programs, stages = reporting.Programs(), ModuleType("jax._src.stages")
+    stages.Compiled = Compiled  # type: ignore[attr-defined]
+    compiler = fake_compiler(lambda backend, computation, devices: Thing(hlo_modules=list))
+    programs.watch(compiler)
+    programs.watch_calls(stages)
+    programs.begin()
+    # As if the frame were jax's own.
+    source = compile(
+        "def compile(call, *args): return call(*args)", reporting.os.sep + reporting.AHEAD_OF_TIME[0], "exec"
+    )
+    jax: dict[str, Any] = {}
+    exec(source, jax)
+    compiled = Compiled(jax["compile"](compiler.compile_or_get_cached, *two_processes()))
+    assert [compiled(-number) for number in range(3)] == [0, 1, 2]
+    facts = ears.heard()
+    assert [(name, detail.get("ahead"), detail.get("again")) for name, detail in facts] == [
+        ("program", True, False),
+        ("program compiled", None, None),
+        ("program", False, True),
+        ("program compiled", None, None),
+    ]
+    assert [detail["number"] for _, detail in facts] == [1, 1, 2, 2]
+
+
+def test_compiling_is_a_phase_of_the_main_thread() -> None:
+    phases: list[int] = []
+    compiler = fake_compiler(lambda backend, computation, devices: phases.append(RECORDER._phase))
+    reporting.Programs().watch(compiler)
+    before = RECORDER._phase
+    compiler.compile_or_get_cached(*two_processes())
+    thread = threading.Thread(target=compiler.compile_or_get_cached, args=two_processes())
+    thread.start()
+    thread.join()
+    assert phases == [Phase.COMPILING, before] and RECORDER._phase == before != Phase.COMPILING
+
+
 def test_what_an_agent_does_not_take_is_offered_again(ears: Ears, monkeypatch: pytest.MonkeyPatch) -> None:
     programs = reporting.Programs()
     compiler = fake_compiler(lambda backend, computation, devices: None)
@@ -492,6 +560,16 @@ def test_what_an_agent_does_not_take_is_offered_again(ears: Ears, monkeypatch: p
     takes = True
     compiler.compile_or_get_cached(*two_processes(MODULE.replace("9xf32", "8xf32")))
     assert [detail["number"] for _, detail in ears.heard()] == [1, 1, 2, 2]
+    takes = False
+    compiler.compile_or_get_cached(*two_processes(MODULE.replace("9xf32", "7xf32")))
+    takes = True
+    numbers: list[int] = []
+    await_true(
+        lambda: (numbers.extend(detail["number"] for _, detail in ears.heard()), len(numbers) == 2)[1],
+        HANGS,
+        "what waits is sent when nothing more is compiled",
+    )
+    assert numbers == [3, 3]
 
 
 def test_a_program_that_fails_to_compile_fails_as_ever(ears: Ears) -> None:
@@ -646,6 +724,12 @@ def test_one_process_with_fewer_rows_ends_the_run(how: list[str], start: Start, 
 def test_a_short_script_with_fewer_rows_on_one_process_fails(launch: Launch, script: Script) -> None:
     result = launch("--local", "3", script(UNEVEN), "1")
     assert result.returncode == 1 and WHO in result.stderr
+
+
+def test_what_was_compiled_ahead_of_time_is_compared_when_it_is_called(launch: Launch, script: Script) -> None:
+    text = UNEVEN.replace("for number in", "step = step.lower(x).compile()\nfor number in")
+    result = launch("--local", "3", script(text), "1")
+    assert result.returncode == 1 and WHO.rpartition(" (")[0] in result.stderr
 
 
 def test_a_python_below_a_shell_is_compared_too(launch: Launch, script: Script) -> None:

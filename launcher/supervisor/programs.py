@@ -52,6 +52,7 @@ class Group:
     """The programs on one set of devices that some of its processes do not have."""
 
     members: int
+    in_step_at: float = -1.0  # when all of them called the same one, last
     programs: dict[str, Program] = field(default_factory=dict)
 
 
@@ -92,7 +93,9 @@ class Programs:
             group = self._groups[key]
             first, second = group.programs[one], group.programs[other]
             evidence = self._compare(first, second)
-            if evidence is None or not self._is_settled(first, second, evidence, since, now, ended):
+            if evidence is None or evidence is Evidence.AHEAD and group.in_step_at >= since:
+                continue  # whatever it was compiled for, they have gone on together
+            if not self._is_settled(first, second, evidence, since, now, ended):
                 continue
             found = self._describe(group, first, second)
             told = {number for side in found.sides for number in side.processes}
@@ -206,6 +209,8 @@ class Programs:
                 self._suspects.setdefault((key, one, two), now)
         if not group.members & ~program.known_by & ~self._unsure:
             del group.programs[fingerprint]  # nobody lacks it
+            if not group.members & ~program.called_by & ~self._unsure:
+                group.in_step_at = now
 
     def _compare(self, first: Program, second: Program) -> Evidence | None:
         if first.is_accepted and second.is_accepted:
@@ -231,7 +236,7 @@ class Programs:
     ) -> bool:
         who = [n for n in as_numbers(self._without(one, other) | self._without(other, one)) if n not in ended]
         if not who:
-            return True
+            return evidence is not Evidence.AHEAD
         if evidence is Evidence.CERTAIN:
             return now - since >= SETTLED[evidence]
         reporters = [self._reporters[number] for number in who]

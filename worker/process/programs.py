@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
 import inspect
 import os
@@ -9,7 +10,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable
-from threading import Lock
+from threading import Lock, Thread
 from types import FrameType, ModuleType
 from typing import Any, Final, NamedTuple
 
@@ -31,15 +32,17 @@ MAX_LOOKED_AT = 4 << 20
 MAX_PROGRAMS = 10_000
 # Reports that wait for an agent that does not keep up. If there are more, the launcher sees the gap in their numbers.
 MAX_WAITING = 1000
+# Seconds between two tries to send them, and for the last ones when the process ends.
+RETRY_EVERY, LAST_TIMEOUT = 0.1, 1.0
 
 
 class Program(NamedTuple):
     """A computation that is being compiled."""
 
-    number: int
     began: float
     owners: list[int]  # the process of each device
     is_long: bool
+    report: dict[str, Any]
 
 
 class Callers(NamedTuple):
@@ -59,7 +62,9 @@ class Programs:
         self._lock = Lock()
         self._number = 0
         self._seen: dict[str, bool] = {}  # by fingerprint, whether ahead of time
+        self._ahead: dict[int, dict[str, Any]] = {}  # reports of what is not called yet, by the id of the executable
         self._waiting: deque[tuple[str, dict[str, Any]]] = deque(maxlen=MAX_WAITING)
+        self._is_retrying = False
 
     def watch(self, compiler: ModuleType) -> None:
         """Take part in every compilation: called with jax's own module, right after its import."""
@@ -72,10 +77,28 @@ class Programs:
             return
         setattr(compiler, HOOK, self._watched(compile))
 
+    def watch_calls(self, stages: ModuleType) -> None:
+        """Notice the first call of what was compiled ahead of time; without it, only the compilation is known."""
+        compiled = getattr(stages, "Compiled", None)
+        call = vars(compiled).get("__call__") if compiled is not None else None
+        if compiled is None or call is None or getattr(call, "is_watched", False):
+            return
+
+        @functools.wraps(call)
+        def watched(program: Any, *args: Any, **kwargs: Any) -> Any:
+            if self._ahead and getattr(program, "_call", program) is None:  # it is set by the first call
+                self._guarded(self._note_call, program)
+            return call(program, *args, **kwargs)
+
+        watched.is_watched = True  # type: ignore[attr-defined]
+        compiled.__call__ = watched
+
     def begin(self) -> None:
         """This process has joined the others of its run."""
         if os.environ.get(PROGRAMS) == "off":
             return
+        if not self._pid:
+            atexit.register(self._send_last)
         self._pid = os.getpid()
         if self.problem is not None:
             self._give_up(self.problem)
@@ -90,6 +113,7 @@ class Programs:
                     program = self._guarded(self._note_begin, given["computation"], given["devices"])
                 try:
                     executable = compile(*args, **kwargs)
+                    self._ahead.pop(id(executable), None)  # of one that is gone, and had the same id
                 finally:
                     if program is not None:
                         self._guarded(self._note_end, program, executable)
@@ -129,36 +153,69 @@ class Programs:
                 self._give_up(f"it has compiled more than {MAX_PROGRAMS:,} of them")
                 return None
             self._seen[described.fingerprint] = callers.ahead
-            self._number += 1
-            number = self._number
-            detail = {
+            report = {
                 **described._asdict(),
                 **callers._asdict(),
-                "again": was_ahead is not None,
                 "processes": as_ranges(sorted(set(owners))),
                 "devices": digest(str(sorted(ids))),
             }
-            self._send("program", number=number, **detail)
-        return Program(number, began, owners, len(text) > MAX_LOOKED_AT)
+            report["number"] = self._send_program(report, again=was_ahead is not None)
+        return Program(began, owners, len(text) > MAX_LOOKED_AT, report)
 
     def _note_end(self, program: Program, executable: Any) -> None:
         """`executable` is None where compiling has failed."""
         answer = None if executable is None or program.is_long else find_communication(executable, program.owners)
         seconds = round(time.monotonic() - program.began, 3)
         with self._lock:
-            self._send(
-                "program compiled",
-                number=program.number,
-                failed=executable is None,
-                communicates=answer,
-                seconds=seconds,
-            )
+            if program.report["ahead"] and executable is not None:
+                self._ahead[id(executable)] = program.report
+            self._send_compiled(program.report["number"], executable is None, answer, seconds)
+
+    def _note_call(self, compiled: Any) -> None:
+        """Of what was compiled ahead of time."""
+        report = self._ahead.pop(id(compiled.runtime_executable()), None)
+        if report is None or self._pid != os.getpid():
+            return
+        with self._lock:
+            if self._seen[report["fingerprint"]]:
+                self._seen[report["fingerprint"]] = False
+                self._send_compiled(self._send_program({**report, "ahead": False}, again=True), False, None, 0.0)
+
+    # Sending.
+
+    def _send_program(self, report: dict[str, Any], again: bool) -> int:
+        self._number += 1
+        self._send("program", **{**report, "number": self._number, "again": again})
+        return self._number
+
+    def _send_compiled(self, number: int, failed: bool, communicates: bool | None, seconds: float) -> None:
+        self._send("program compiled", number=number, failed=failed, communicates=communicates, seconds=seconds)
 
     def _send(self, name: str, **detail: Any) -> None:
-        """In order, and without waiting: what the agent does not take now is offered again with the next one."""
+        """In order, and without waiting: what the agent does not take now is offered again."""
         self._waiting.append((name, {"pid": self._pid, **detail}))
+        self._offer()
+        if self._waiting and not self._is_retrying:
+            self._is_retrying = True
+            Thread(target=self._retry, name="hostmesh-programs", daemon=True).start()
+
+    def _offer(self) -> None:
         while self._waiting and offer_fact(self._waiting[0][0], **self._waiting[0][1]):
             self._waiting.popleft()
+
+    def _retry(self) -> None:
+        while self._is_retrying:
+            time.sleep(RETRY_EVERY)
+            with self._lock:
+                self._offer()
+                self._is_retrying = bool(self._waiting)
+
+    def _send_last(self) -> None:
+        deadline = time.monotonic() + LAST_TIMEOUT
+        while self._waiting and self._pid == os.getpid() and time.monotonic() < deadline:
+            with self._lock:
+                self._offer()
+            time.sleep(0.01)
 
 
 def find_communication(executable: Any, owners: list[int]) -> bool | None:
