@@ -422,6 +422,9 @@ def test_who_takes_part_in_a_collective(text: str, groups: list[list[int]] | Non
         ("%r = f32[] collective-permute(%x), source_target_pairs={{0,1},{1,0}}", False),
         ("%r = f32[] collective-permute(%x), source_target_pairs={{0,1},{1,2}}", True),
         ("%r = f32[] all-gather(%x), replica_groups=of a new kind", None),
+        ("%r = f32[] all-reduce(%x), replica_groups=mesh['a'=2,'b'=2] {'b'}, use_global_device_ids=true", False),
+        ("%r = f32[] all-reduce(%x), replica_groups=mesh['a'=2,'b'=2] {'a'}", True),
+        ("%r = f32[] all-gather(%x), of a new kind", None),
         ("%g = f32[] get-tuple-element(%all-reduce.2), index=0", False),
     ],
 )
@@ -478,7 +481,7 @@ def fake_compiler(compile: Any) -> ModuleType:
 
 
 def two_processes(text: str = MODULE) -> tuple[Any, Any, Devices]:
-    operation = Thing(get_asm=lambda large_elements_limit: text)
+    operation = Thing(get_asm=lambda **_: text)
     return None, Thing(operation=operation), Devices([Thing(id=n, process_index=n) for n in range(2)])
 
 
@@ -745,6 +748,33 @@ def test_warn_lets_them_go_on_and_off_says_nothing(launch: Launch, script: Scrip
     silent = launch("--local", "3", "--programs", "off", name, "1")
     assert silent.returncode == 0 and WHO not in silent.stderr
     assert silent.stdout.count("sum") == warned.stdout.count("sum") == 3
+
+
+# A jax whose function takes something else; hostmesh adapts the module after this has.
+OTHER_JAX = """
+import sys
+class OtherJax:
+    def find_spec(self, name, path=None, target=None):
+        if name != "jax._src.compiler" or self not in sys.meta_path:
+            return None
+        sys.meta_path.remove(self)
+        spec = next(filter(None, (finder.find_spec(name, path, target) for finder in sys.meta_path)))
+        execute = spec.loader.exec_module
+        def change(module):
+            execute(module)
+            compile = module.compile_or_get_cached
+            module.compile_or_get_cached = lambda client, *rest: compile(client, *rest)
+        spec.loader.exec_module = change
+        return spec
+sys.meta_path.insert(-3, OtherJax())
+"""
+
+
+def test_a_jax_without_the_hook_runs_and_says_so_once(launch: Launch, script: Script) -> None:
+    result = launch("--local", "3", "--cold", script(OTHER_JAX + UNEVEN), "1")
+    assert result.returncode == 0 and result.stdout.count("sum") == 3
+    assert result.stderr.count("launch: programs are not compared") == 1
+    assert "compile_or_get_cached(backend, computation, devices, …)" in result.stderr
 
 
 HEALTHY = f"""{BEGIN}

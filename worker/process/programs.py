@@ -10,12 +10,13 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable
-from threading import Lock, Thread
+from contextlib import suppress
+from threading import RLock, Thread
 from types import FrameType, ModuleType
 from typing import Any, Final, NamedTuple
 
 from hostmesh.worker.identity import PROGRAMS
-from hostmesh.worker.process.facts import offer_fact, send_fact
+from hostmesh.worker.process.facts import offer_fact
 from hostmesh.worker.process.program_text import communicates, describe_module, digest
 from hostmesh.worker.process.recorder import phase
 from hostmesh.worker.process.user_frames import OURS, is_library
@@ -59,7 +60,8 @@ class Programs:
     def __init__(self) -> None:
         self.problem: str | None = None  # why programs cannot be compared
         self._pid = 0  # of the process that joined; what it forks is no part of the run
-        self._lock = Lock()
+        self._has_given_up = False
+        self._lock = RLock()
         self._number = 0
         self._seen: dict[str, bool] = {}  # by fingerprint, whether ahead of time
         self._ahead: dict[int, dict[str, Any]] = {}  # reports of what is not called yet, by the id of the executable
@@ -71,7 +73,10 @@ class Programs:
         compile = getattr(compiler, HOOK, None)
         if getattr(compile, "is_watched", False):
             return
-        names = list(inspect.signature(compile).parameters) if callable(compile) else []
+        try:
+            names = list(inspect.signature(compile).parameters) if callable(compile) else []
+        except ValueError:  # it is not written in Python
+            names = []
         if compile is None or tuple(names[: len(WANTED)]) != WANTED:
             self.problem = f"this version of jax has no {compiler.__name__}.{HOOK}({', '.join(WANTED)}, …)"
             return
@@ -91,7 +96,8 @@ class Programs:
             return call(program, *args, **kwargs)
 
         watched.is_watched = True  # type: ignore[attr-defined]
-        compiled.__call__ = watched
+        with suppress(AttributeError, TypeError):  # it is not written in Python
+            compiled.__call__ = watched
 
     def begin(self) -> None:
         """This process has joined the others of its run."""
@@ -103,12 +109,16 @@ class Programs:
         if self.problem is not None:
             self._give_up(self.problem)
 
+    @property
+    def _is_comparing(self) -> bool:
+        return self._pid == os.getpid() and not self._has_given_up
+
     def _watched(self, compile: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(compile)
         def watched(*args: Any, **kwargs: Any) -> Any:
             with phase("compiling"):
                 program = executable = None
-                if self._pid and self._pid == os.getpid():
+                if self._is_comparing:
                     given = {**dict(zip(WANTED, args, strict=False)), **kwargs}
                     program = self._guarded(self._note_begin, given["computation"], given["devices"])
                 try:
@@ -131,8 +141,9 @@ class Programs:
         return None
 
     def _give_up(self, problem: str) -> None:
-        self._pid = 0
-        send_fact("programs not compared", problem=problem[:500])
+        with self._lock:
+            self._has_given_up = True
+            self._send("programs not compared", problem=problem[:500])
 
     def _note_begin(self, computation: Any, devices: Any) -> Program | None:
         """None for a computation of this process alone, and for one that was reported before."""
@@ -141,7 +152,7 @@ class Programs:
         owners = [device.process_index for device in flat]
         if len(set(owners)) == 1:
             return None
-        text = computation.operation.get_asm(large_elements_limit=MAX_CONSTANT)
+        text = computation.operation.get_asm(large_elements_limit=MAX_CONSTANT, assume_verified=True)
         ids = [device.id for device in flat]
         described = describe_module(text, ids)
         callers = find_callers(sys._getframe(1))
@@ -174,7 +185,7 @@ class Programs:
     def _note_call(self, compiled: Any) -> None:
         """Of what was compiled ahead of time."""
         report = self._ahead.pop(id(compiled.runtime_executable()), None)
-        if report is None or self._pid != os.getpid():
+        if report is None or not self._is_comparing:
             return
         with self._lock:
             if self._seen[report["fingerprint"]]:
