@@ -254,6 +254,17 @@ def test_what_was_compiled_ahead_of_time_counts_once_it_is_called() -> None:
     assert told.found() == ODD_ONE
 
 
+def test_weak_evidence_waits_for_who_is_compiling_something_else() -> None:
+    told = Told()
+    everybody_runs_one_but(told, "A96", communicates=None)
+    told.begin(2, "B")
+    told.later(600)
+    assert told.found() is None
+    told.end(2, "B")
+    told.later(6)
+    assert told.found() == ODD_ONE
+
+
 def test_weak_evidence_needs_the_same_line() -> None:
     told = Told()
     everybody_runs_one_but(told, "B", communicates=None)
@@ -645,10 +656,10 @@ def test_a_short_run_does_not_succeed_with_a_disagreement(tmp_path: Path) -> Non
 
 def test_a_process_that_the_runtime_ends_over_it_is_no_other_cause(tmp_path: Path) -> None:
     story = tell(tmp_path)
-    story.exit_at(5.1, 0, -6, b"gloo::EnforceNotMet\n")
+    story.exit_at(5.1, 2, -6, b"gloo::EnforceNotMet\n")
     verdict = story.run()
     assert verdict.kind == "disagreement" and verdict.process_id == 2
-    assert "process 0 on a was killed by signal 6 (SIGABRT) over it." in story.shown
+    assert "process 2 on b was killed by signal 6 (SIGABRT) over it." in story.shown
 
 
 def test_an_exception_of_its_own_remains_the_cause(tmp_path: Path) -> None:
