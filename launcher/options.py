@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hostmesh.launcher.cluster.model import METRICS_OF, Job
+from hostmesh.launcher.cluster.model import AT_DISAGREEMENT, METRICS_OF, Job
 from hostmesh.launcher.errors import UsageError
 from hostmesh.worker.job.options import JOB_OPTIONS
 
@@ -40,18 +40,8 @@ HANG_HELP = (
 )
 SHELLS = ("bash", "zsh", "fish")
 WITH_VALUE = {
-    *(
-        "--hosts",
-        "--local",
-        "--devices",
-        "--grace",
-        "--hang-timeout",
-        "--python",
-        "--show",
-        "--runs",
-        "--metrics",
-        "--completion",
-    ),
+    *("--hosts", "--local", "--devices", "--grace", "--hang-timeout", "--python", "--show", "--runs", "--programs"),
+    *("--metrics", "--completion"),
     *(name for name, option in JOB_OPTIONS.items() if option.value),
 }
 
@@ -135,6 +125,8 @@ def build_parser() -> Parser:
     add("--json", action="store_true", help="events (or, with --dry-run, the plan) as JSON on stdout")
     add("--runs", metavar="DIR", type=Path, default=Path("runs"), help="where run folders go (default: ./runs)")
     whose = "whose reports (hostmesh.report) events.jsonl keeps: of process 0 (the default), or all"
+    unlike = "when processes run different programs on the same devices: stop (the default), warn, or off"
+    add("--programs", choices=AT_DISAGREEMENT, help=unlike)
     add("--metrics", choices=METRICS_OF, help=whose)
     add("--version", action="store_true", help="say which hostmesh this is")
     add("--completion", choices=SHELLS, metavar="SHELL", help=f"print completion for a shell: {', '.join(SHELLS)}")

@@ -16,7 +16,7 @@ from hostmesh.launcher.accelerators import (
 )
 from hostmesh.launcher.cluster.model import Cluster, Host, Job
 from hostmesh.launcher.words import count_things
-from hostmesh.worker.identity import METRICS, Identity
+from hostmesh.worker.identity import METRICS, PROGRAMS, Identity
 
 
 @dataclass(frozen=True)
@@ -89,6 +89,7 @@ def _fixed_coordinator(cluster: Cluster) -> str | None:
 
 def _plan_processes(cluster: Cluster, gpus: LocalGpus | None) -> list[Process]:
     reporting = {METRICS: cluster.metrics} if cluster.metrics == "all" else {}
+    reporting |= {PROGRAMS: cluster.programs} if cluster.programs == "off" else {}
     slots = [(host, local) for host, settings in enumerate(cluster.hosts) for local in range(settings.processes)]
     split = _split_here(cluster, len(slots), gpus) if gpus is not None else [{} for _ in slots]
     return [
@@ -143,6 +144,7 @@ def plan_json(plan: Plan) -> dict[str, Any]:
         "secrets": list(cluster.secrets),
         "workdir": cluster.workdir,
         "lease": cluster.lease,
+        "programs": cluster.programs,
         "metrics": cluster.metrics,
         "grace": cluster.grace,
         "keep_going": cluster.keep_going,

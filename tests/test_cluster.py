@@ -47,6 +47,7 @@ keep_going: true
 restarts: 3
 hang_timeout: 300
 metrics: all
+programs: off
 run: {script: train.py, args: [--steps, 1000]}
 """
 
@@ -108,6 +109,7 @@ def test_every_key_is_read() -> None:
         restarts=3,
         hang_timeout=HangTimeout(300.0),
         metrics="all",
+        programs="off",
         run=Job(script="train.py", args=("--steps", "1000")),
     )
 
@@ -440,6 +442,8 @@ def test_a_hosts_settings_are_checked(settings: str, problem: str) -> None:
         ("secrets: [HOSTMESH_KEY]", f"secrets[0]: found 'HOSTMESH_KEY', wanted {A_NAME}"),
         ("secrets: [{KEY: value}]", f"secrets[0]: found a mapping, wanted {A_NAME}"),
         ("metrics: some", "metrics: found 'some', wanted 0 (those of process 0) or all"),
+        ("programs: maybe", "programs: found 'maybe', wanted one of stop, warn, off"),
+        ("programs: no", "programs: found no, wanted one of stop, warn, off"),
         ("metrics: 1", "metrics: found 1, wanted 0 (those of process 0) or all"),
         ("preload: numpy", "preload: found 'numpy' (text), wanted a list of modules"),
         ("preload: [a-b]", "preload[0]: found 'a-b', wanted a dotted name such as package.module"),

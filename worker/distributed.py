@@ -13,7 +13,7 @@ from collections.abc import Callable
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hostmesh.worker.errors import WorkerError
 from hostmesh.worker.identity import PID, Identity
@@ -22,8 +22,13 @@ from hostmesh.worker.process.facts import send_fact
 from hostmesh.worker.process.record import Phase
 from hostmesh.worker.process.recorder import RECORDER, phase
 
+if TYPE_CHECKING:
+    from hostmesh.worker.process.programs import Programs
+
 CLUSTERS = "jax._src.clusters"
 DISTRIBUTED = "jax._src.distributed"
+COMPILER = "jax._src.compiler"
+STAGES = "jax._src.stages"
 # Seconds that jax itself gets for joining when finding the coordinator has taken all other time.
 MIN_TIMEOUT = 1
 MIN_THREADS = 8
@@ -68,7 +73,14 @@ def prepare_jax() -> None:
         return
     is_prepared = True
     RECORDER.open()
-    for name, adapt in {CLUSTERS: _add_cluster_type, DISTRIBUTED: _announce_joining, "jax": _check_at_exit}.items():
+    adapters = {
+        CLUSTERS: _add_cluster_type,
+        DISTRIBUTED: _announce_joining,
+        COMPILER: lambda module: _reports().watch(module),
+        STAGES: lambda module: _reports().watch_calls(module),
+        "jax": _check_at_exit,
+    }
+    for name, adapt in adapters.items():
         if name in sys.modules:
             adapt(sys.modules[name])
         else:
@@ -161,6 +173,12 @@ def _report_if_alone() -> None:
         send_fact("ran_separately", must_arrive=True)
 
 
+def _reports() -> Programs:
+    from hostmesh.worker.process.programs import PROGRAM_REPORTS  # 10 ms that a program without jax does without
+
+    return PROGRAM_REPORTS
+
+
 def _announce_joining(distributed: ModuleType) -> None:
     state = distributed.State
     initialize = state.initialize
@@ -186,6 +204,7 @@ def _announce_joining(distributed: ModuleType) -> None:
         has_joined = True
         if is_ours:
             send_fact("joined")
+            _reports().begin()
 
     announced.announces = True  # type: ignore[attr-defined]
     state.initialize = announced

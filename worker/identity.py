@@ -21,6 +21,8 @@ STACKS_FILE = "HOSTMESH_STACKS_FILE"
 RECORD_FILE = "HOSTMESH_RECORD_FILE"
 # `all` where the launcher keeps what every process reports, and not only what process 0 does.
 METRICS = "HOSTMESH_METRICS"
+# `off` where nobody wants to know whether the processes compile the same programs.
+PROGRAMS = "HOSTMESH_PROGRAMS"
 # The pid of the process itself: a program that it starts inherits all variables above, but has another pid.
 PID = "HOSTMESH_PID"
 

@@ -9,8 +9,19 @@ from typing import Any
 
 from hostmesh.launcher.cluster.gcloud import TpuPod
 from hostmesh.launcher.cluster.host_names import NamePattern, parse_names
-from hostmesh.launcher.cluster.model import MAX_PROCESSES, METRICS_OF, TRANSPORTS, HangTimeout, Job, Setup, Ssh, Sync
+from hostmesh.launcher.cluster.model import (
+    AT_DISAGREEMENT,
+    MAX_PROCESSES,
+    METRICS_OF,
+    TRANSPORTS,
+    HangTimeout,
+    Job,
+    Setup,
+    Ssh,
+    Sync,
+)
 from hostmesh.launcher.cluster.yaml_values import (
+    BOOLEAN,
     TEXT,
     WHOLE,
     Check,
@@ -258,6 +269,7 @@ CLUSTER: dict[str, Check] = {
     "keep_going": boolean,
     "restarts": whole_number(0, math.inf, "a whole number, 0 or more"),
     "hang_timeout": _hang_timeout,
+    "programs": scalar((TEXT, BOOLEAN), "|".join(AT_DISAGREEMENT), f"one of {', '.join(AT_DISAGREEMENT)}"),
     "metrics": scalar((TEXT, WHOLE), "|".join(METRICS_OF), "0 (those of process 0) or all"),
     "run": _run,
 }

@@ -9,6 +9,7 @@ from typing import Literal
 
 TRANSPORTS = ("local", "ssh", "docker", "slurm", "kubernetes")
 METRICS_OF = ("0", "all")
+AT_DISAGREEMENT = ("stop", "warn", "off")
 MAX_PROCESSES = 1024  # on one host
 BUILT_IN_JOB = "hostmesh.worker"
 
@@ -92,5 +93,6 @@ class Cluster:
     keep_going: bool = False  # a failed process, or a lost host, ends nobody else
     restarts: int = 0
     hang_timeout: HangTimeout = HangTimeout()
+    programs: str = "stop"  # what is done when processes compile different ones; `off`: they are not compared
     metrics: str = "0"  # whose reports are kept: of process 0, or all
     run: Job | None = None

@@ -47,6 +47,8 @@ class Ending:
         stuck = len(self._unended()) if was_patient and not state.nobody_is_waited_for else 0
         stacks, grace = bool(stuck) or verdict.outcome in ("failed", "host lost", "hang"), state.stop_grace
         culprit = next((f for f in state.failures if f.process_id == verdict.process_id), None)
+        if verdict.kind == "disagreement":
+            culprit = None  # however a process may have ended over it
         if verdict.process_id is not None:
             self._records.mute_all_but(verdict.process_id)  # the others would only complain of a lost peer
         for host in state.with_agent:

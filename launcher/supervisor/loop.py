@@ -147,6 +147,7 @@ class Supervisor:
     def _watch(self) -> Verdict:
         while True:
             self._take_in(TICK)
+            self.reports.tell_disagreement()
             match decide(self.state, self.inbox.now()):
                 case End(verdict):
                     return verdict

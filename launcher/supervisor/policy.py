@@ -56,6 +56,8 @@ def decide(state: RunState, now: float) -> Decision:
         return End(verdict.preempted(state.saved_step))
     if state.nursery_death is not None:
         return End(state.nursery_death)
+    if (told := decide_disagreement(state, now)) is not None:
+        return told
     if (told := decide_failure(state, now)) is not None:
         return told
     if state.losses:
@@ -63,6 +65,20 @@ def decide(state: RunState, now: float) -> Decision:
     if state.everyone_ended:
         return End(verdict.succeeded(state.num_processes, len(state.separate)))
     return Wait() if state.spawned else decide_start(state, now)
+
+
+def decide_disagreement(state: RunState, now: float) -> Decision | None:
+    """A program of its own may make a process fail in the runtime; an exception of its own is the cause itself."""
+    crashed = state.failures or state.crashes
+    if not state.ends_at_disagreement or state.losses or crashed and state.has_own_cause:
+        return None
+    ended = range(state.num_processes) if crashed else state.exits.keys()
+    found = state.programs.find_disagreement(now, ended)
+    if found is None:
+        return None
+    culprit = found.minority[0] if found.minority else None
+    host = None if culprit is None else state.host_of(culprit).name
+    return End(verdict.disagreement(found, culprit, host, state.failures, state.logs))
 
 
 def decide_failure(state: RunState, now: float) -> Decision | None:
@@ -107,7 +123,11 @@ def decide_network(state: RunState, began: float, now: float) -> Decision | None
     if not trial.is_over(now):
         return Wait()
     problem = state.find_network_problem()
-    return None if problem is None else End(verdict.network_broken(problem.text, len(state.victims), state.logs))
+    return (
+        None
+        if problem is None
+        else End(verdict.network_broken(problem.text, [each.process_id for each in state.victims], state.logs))
+    )
 
 
 def decide_start(state: RunState, now: float) -> Decision:

@@ -18,6 +18,8 @@ from hostmesh.launcher.supervisor.run_state import RunState
 
 # In a run that goes on; all of them are in its events.
 MAX_FAILURES_TOLD = 8
+MAX_DISAGREEMENTS_TOLD = 8
+PROGRAM_FACTS = ("program", "program compiled", "programs not compared")
 
 
 class Reports:
@@ -25,7 +27,8 @@ class Reports:
 
     def __init__(self, state: RunState, records: Records, metrics: Metrics, inbox: Inbox) -> None:
         self._state, self._records, self._metrics, self._inbox = state, records, metrics, inbox
-        self._failures_told = 0
+        self._failures_told = self._disagreements_told = 0
+        self._is_told_of_programs = False
         self.is_ending = False
 
     def note_event(self, host: HostState, event: Any) -> bool:
@@ -36,6 +39,8 @@ class Reports:
                 self._state.progress[event.process_id].note_sign_of_life(self._inbox.now())
             case wire.Observed():
                 self._state.progress[event.process_id].note_observed(event, self._inbox.now())
+                if event.step:
+                    self._state.steps[event.process_id] = event.step
             case wire.Examined():
                 self._state.progress[event.process_id].note_examined(event, self._inbox.now())
             case wire.Started():
@@ -109,8 +114,35 @@ class Reports:
             logs = self._state.logs
             known = {**NO_MEMORY, **told} if (told := fact.detail.get("memory")) else {}
             self._state.nursery_death = verdict.nursery_died(host.name, problem, code, host.process_ids, logs, known)
-        if not self._metrics.note_fact(host.name, fact):
+        is_of_programs = fact.name in PROGRAM_FACTS
+        if self._note_program(fact) if is_of_programs else not self._metrics.note_fact(host.name, fact):
             self._records.tell(fact.name, host=host.name, process_id=fact.process_id, detail=fact.detail)
+
+    def _note_program(self, fact: wire.Fact) -> bool:
+        """Whether it is kept as an event: of a program only the first report is."""
+        programs = self._state.programs
+        is_new = fact.process_id is not None and programs.note(
+            fact.process_id, fact.name, fact.detail, self._inbox.now()
+        )
+        if programs.problem is not None and not self._is_told_of_programs:
+            self._is_told_of_programs = True
+            self._records.note(f"launch: programs are not compared: process {fact.process_id}: {programs.problem}")
+        return is_new or fact.name == "programs not compared"
+
+    def tell_disagreement(self) -> None:
+        """In a run that goes on in spite of it."""
+        state = self._state
+        if state.ends_at_disagreement:
+            return
+        found = state.programs.find_disagreement(self._inbox.now(), state.exits.keys())
+        if found is None:
+            return
+        state.programs.accept(found)
+        self._records.tell("disagreement", message=found.text(), minority=list(found.minority))
+        self._disagreements_told += 1
+        if self._disagreements_told <= MAX_DISAGREEMENTS_TOLD:
+            more = "" if self._disagreements_told < MAX_DISAGREEMENTS_TOLD else "; further ones are in events.jsonl"
+            self._records.note(f"launch: {found.text()}; what they compute together is wrong{more}")
 
     def _note_process_fact(self, host: HostState, process_id: int, name: str, detail: dict[str, Any]) -> None:
         state = self._state

@@ -10,11 +10,14 @@ from hostmesh.launcher.plan import Plan
 from hostmesh.launcher.supervisor.failures import Failure
 from hostmesh.launcher.supervisor.host import HostState, Phase
 from hostmesh.launcher.supervisor.link.clocks import Clock, same_clock
+from hostmesh.launcher.supervisor.programs import Programs
 from hostmesh.launcher.supervisor.progress import Progress
 from hostmesh.launcher.supervisor.stuck.network import MAX_HOSTS, NetworkProblem, NetworkTrial
 from hostmesh.launcher.supervisor.verdict import Verdict
 from hostmesh.worker.identity import EXIT_PREEMPTED
 
+# What jax raises when XLA fails.
+RUNTIME_ERRORS = frozenset({"JaxRuntimeError", "XlaRuntimeError"})
 ORDERLY = frozenset({0, EXIT_PREEMPTED})
 
 
@@ -27,6 +30,7 @@ class RunState:
     grace: float = 3.0
     keep_going: bool = False
     tries_network: bool = False  # whether hosts can reach each other is worth a trial
+    ends_at_disagreement: bool = True  # processes that run different programs end the run
     # Start-up.
     coordinator: tuple[str, int] | None = None
     unsendable: str | None = None  # what is wrong with a file on this machine
@@ -48,6 +52,7 @@ class RunState:
     nursery_death: Verdict | None = None
     save_seconds: float | None = None
     saved_step: int | None = None
+    programs: Programs = field(default_factory=Programs)
     # Requests to stop.
     interrupts: list[int] = field(default_factory=list)
     interrupted_at: float = 0.0
@@ -182,6 +187,14 @@ class RunState:
         leaving = [crash for process_id, (_, crash) in self.crashes.items() if process_id not in self.exits]
         return any(not crash["lost_peer"] for crash in leaving)
 
+    @property
+    def has_own_cause(self) -> bool:
+        """A process failed for a reason that its peers, and what it computes with them, have no part in."""
+        own = (crash for _, crash in self.crashes.values() if not crash["lost_peer"])
+        if any(str(crash["type"]).rpartition(".")[2] not in RUNTIME_ERRORS for crash in own):
+            return True
+        return any(each.crash is None and each.is_a_cause and each.code != -signal.SIGABRT for each in self.failures)
+
     # Requests to stop.
 
     @property
@@ -210,5 +223,11 @@ def begin_state(plan: Plan, logs: str = "") -> RunState:
         HostState(number, host.address, tuple(ids[number]), clock=same_clock() if is_here else Clock())
         for number, host in enumerate(cluster.hosts)
     )
-    tries_network = not is_here and 1 < len(cluster.hosts) <= MAX_HOSTS
-    return RunState(tuple(hosts), logs, cluster.grace, cluster.keep_going, tries_network)
+    return RunState(
+        tuple(hosts),
+        logs,
+        cluster.grace,
+        cluster.keep_going,
+        tries_network=not is_here and 1 < len(cluster.hosts) <= MAX_HOSTS,
+        ends_at_disagreement=cluster.programs == "stop",
+    )

@@ -9,7 +9,8 @@ from typing import Any
 
 from hostmesh.launcher.errors import EXIT_HANG, EXIT_HOST_LOST, EXIT_USAGE
 from hostmesh.launcher.supervisor import kinds
-from hostmesh.launcher.supervisor.cause import find_cause
+from hostmesh.launcher.supervisor.cause import find_cause, how_it_ended
+from hostmesh.launcher.supervisor.disagreement import Disagreement
 from hostmesh.launcher.supervisor.failures import LAST_LINES, Failure
 from hostmesh.launcher.supervisor.memory import Judgement, judge_kill
 from hostmesh.launcher.supervisor.others import Others, count_others
@@ -146,10 +147,35 @@ def process_unheard(process_id: int, host: str, victims: Sequence[Failure], logs
     )
 
 
-def network_broken(problem: str, victims: int, logs: str) -> Verdict:
+def network_broken(problem: str, victims: Sequence[int], logs: str) -> Verdict:
     """Processes lost peers that still ran: no process is to blame."""
-    detail = [f"{_others(victims)} {'was' if victims == 1 else 'were'} ended by jax for that.", f"Logs: {logs}"]
-    return Verdict("hang", EXIT_HANG, f"the run failed: {problem}", None, None, victims, detail)
+    count = len(victims)
+    detail = [
+        f"{count_things(count, 'process')} {'was' if count == 1 else 'were'} ended by jax for that.",
+        f"Logs: {logs}",
+    ]
+    return Verdict(
+        *("hang", EXIT_HANG, f"the run failed: {problem}", None, None, count, detail),
+        kind=kinds.HANG,
+        sure=kinds.LIKELY,
+        evidence=("their agents tried to connect", "processes lost peers that still ran"),
+        victim_ids=tuple(victims),
+    )
+
+
+def disagreement(
+    found: Disagreement, process_id: int | None, host: str | None, failures: Sequence[Failure], logs: str
+) -> Verdict:
+    """`failures` are those of processes that the runtime has ended over it."""
+    detail = [
+        *(f"process {each.process_id} on {each.host} {how_it_ended(each.code)} over it." for each in failures[:1]),
+        "They share their devices: jax computes with them all the same, and what comes out is wrong.",
+        "JAX_DUMP_IR_TO=FOLDER writes down what each of them compiles. Where it is meant: --programs warn.",
+        f"Logs: {logs}",
+    ]
+    message = f"the run failed: {found.text()}"
+    victims = found.members - len(found.minority) if found.minority else 0
+    return Verdict("failed", 1, message, process_id, host, victims, detail, kind=kinds.DISAGREEMENT)
 
 
 def launcher_was_away(seconds: float, lease: float, logs: str) -> Verdict:

@@ -6,10 +6,10 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
+from hostmesh.launcher.supervisor.kinds import CERTAIN, LIKELY, UNKNOWN
 from hostmesh.launcher.supervisor.stuck.activity import IDLE, Activity, Doing
 from hostmesh.launcher.supervisor.stuck.network import NetworkProblem
 
-CERTAIN, LIKELY, UNKNOWN = "certain", "likely", "unknown"
 # They explain why others wait, in this order: what comes first explains what follows.
 STRONGEST = (Doing.STOPPED, Doing.LEFT, Doing.DISK, Doing.NOT_JOINED)
 # What a process does while others wait for it.

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import Any
 
 from hostmesh.launcher.errors import EXIT_HANG
+from hostmesh.launcher.supervisor import kinds
 from hostmesh.launcher.supervisor.stuck.activity import Activity, Doing
-from hostmesh.launcher.supervisor.stuck.diagnosis import UNKNOWN, Diagnosis
+from hostmesh.launcher.supervisor.stuck.diagnosis import Diagnosis
 from hostmesh.launcher.supervisor.verdict import Verdict
 from hostmesh.launcher.words import count_things
 
@@ -36,28 +38,31 @@ def tell(diagnosis: Diagnosis, seconds: float) -> list[str]:
 def hang_verdict(diagnosis: Diagnosis, seconds: float, hosts: Sequence[str], logs: str, stacks: str) -> Verdict:
     """`hosts` are the names of all."""
     culprits, others = diagnosis.culprits, diagnosis.others
-    if not culprits and diagnosis.network is not None:
-        problem = diagnosis.network
-        detail = [*describe_groups(others, sole_host(diagnosis)), f"Stacks: {stacks}", f"Logs: {logs}"]
-        message = f"the run hangs: {problem.text}; nothing has moved for {seconds:.0f} s"
+    still = f"nothing has moved for {seconds:.0f} s"
+    ending = [f"Stacks: {stacks}", f"Logs: {logs}"]
+    groups = describe_groups(others, sole_host(diagnosis), waits_for=name_ids(culprits))
+    judged: dict[str, Any] = {"kind": kinds.HANG, "sure": diagnosis.sure, "evidence": (still, *groups)}
+    if culprits:
+        first = culprits[0]
+        text = first.text if len(culprits) == 1 else make_plural(first.text)
+        cause = f"{name_processes(culprits)}{name_hosts(culprits)} {text}"
+        detail = describe_groups(culprits[1:], None) if len({each.text for each in culprits}) > 1 else []
+        detail += [*groups, *([FIXES[first.doing]] if first.doing in FIXES else []), *ending]
+        victims = tuple(each.process_id for each in others)
+        return Verdict(
+            *("hang", EXIT_HANG, f"the run hangs: {cause}; {still}", first.process_id, first.host, len(others), detail),
+            cause=cause,
+            place=first.place or None,
+            victim_ids=victims,
+            last_step=first.step or None,
+            **judged,
+        )
+    if (problem := diagnosis.network) is not None:
         host = None if problem.host is None else hosts[problem.host]
-        return Verdict("hang", EXIT_HANG, message, None, host, 0, detail)
-    if not culprits:
-        message = f"the run hangs: nothing has moved for {seconds:.0f} s, and nobody can be singled out"
-        detail = describe_groups(others, sole_host(diagnosis))
-        return Verdict("hang", EXIT_HANG, message, None, None, 0, [*detail, f"Stacks: {stacks}", f"Logs: {logs}"])
-    first = culprits[0]
-    who = name_processes(culprits) + name_hosts(culprits)
-    text = first.text if len(culprits) == 1 else make_plural(first.text)
-    message = f"the run hangs: {who} {text}; nothing has moved for {seconds:.0f} s"
-    detail = describe_groups(culprits[1:], None) if len({each.text for each in culprits}) > 1 else []
-    detail += describe_groups(others, sole_host(diagnosis), waits_for=name_ids(culprits))
-    if (fix := FIXES.get(first.doing)) is not None:
-        detail.append(fix)
-    if diagnosis.sure == UNKNOWN:
-        detail.append("This is a guess.")
-    detail += [f"Stacks: {stacks}", f"Logs: {logs}"]
-    return Verdict("hang", EXIT_HANG, message, first.process_id, first.host, len(others), detail)
+        message = f"the run hangs: {problem.text}; {still}"
+        return Verdict("hang", EXIT_HANG, message, None, host, 0, [*groups, *ending], cause=problem.text, **judged)
+    message = f"the run hangs: {still}, and nobody can be singled out"
+    return Verdict("hang", EXIT_HANG, message, None, None, 0, [*groups, *ending], **judged)
 
 
 def describe_groups(activities: Sequence[Activity], host: str | None, waits_for: str = "") -> list[str]:

@@ -1,0 +1,92 @@
+"""Processes that run different programs on the same devices, in words for their user; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+
+from hostmesh.launcher.supervisor.program_reports import Inputs
+
+MAX_SHAPES_TOLD = 2
+MAX_SIDES_TOLD = 4
+MAX_PROCESSES_TOLD = 6
+CUT_OFF = "…"
+
+
+@dataclass(frozen=True)
+class Side:
+    """What some of the processes run."""
+
+    name: str
+    place: str | None
+    inputs: Inputs
+    layout: str
+    processes: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Disagreement:
+    """The side of the most processes comes first. `members` is how many share the devices."""
+
+    sides: tuple[Side, ...]
+    members: int
+
+    @property
+    def minority(self) -> tuple[int, ...]:
+        """Those that differ from more than half of all; nobody where no side is so large."""
+        first, *others = self.sides
+        if 2 * len(first.processes) <= self.members:
+            return ()
+        return tuple(sorted(number for side in others for number in side.processes))
+
+    def text(self) -> str:
+        """`processes 0 and 1 run jit_step with f32[128,64], process 2 with f32[96,64] (train.py:41)`."""
+        told = self.sides[:MAX_SIDES_TOLD]
+        first = told[0]
+        same_name = all(side.name == first.name for side in told)
+        same_place = all(side.place == first.place for side in told)
+        inputs = tell_inputs([side.inputs for side in told]) if same_name else [""] * len(told)
+        what = "" if any(inputs) or not same_name else self._tell_difference()
+        parts = []
+        for number, (side, shapes) in enumerate(zip(told, inputs, strict=True)):
+            runs = "" if number and same_name else f" {'runs' if len(side.processes) == 1 else 'run'} {side.name}"
+            shown = f" with {shapes}" if shapes else " another one" if number and same_name else ""
+            where = f" ({side.place})" if side.place and not same_place else ""
+            parts.append(f"{name_processes(side.processes)}{runs}{shown}{where}")
+        more = len(self.sides) - len(told)
+        rest = f", and {more} more kinds" if more else ""
+        where = f" ({first.place})" if first.place and same_place else ""
+        return f"{', '.join(parts)}{rest}{where}{what}"
+
+    def _tell_difference(self) -> str:
+        same_layout = len({side.layout for side in self.sides}) == 1
+        return ": the same shapes, " + ("another computation" if same_layout else "other shardings or outputs")
+
+
+def tell_inputs(all_inputs: Sequence[Inputs]) -> list[str]:
+    """Of each side the shapes in which it differs from another; empty where none does."""
+    expanded = [[shape for shape, times in inputs for _ in range(times)] for inputs in all_inputs]
+    is_cut = any(inputs and inputs[-1][0] == CUT_OFF for inputs in all_inputs)
+    if len({len(shapes) for shapes in expanded}) > 1 and not is_cut:
+        return [f"{len(shapes)} inputs" for shapes in expanded]
+    at = [number for number, each in enumerate(zip_longest(*expanded)) if len(set(each)) > 1]
+    if not at:
+        return [""] * len(expanded)
+    return [_list_shapes([shapes[number] for number in at if number < len(shapes)]) for shapes in expanded]
+
+
+def _list_shapes(shapes: Sequence[str]) -> str:
+    more = len(shapes) - MAX_SHAPES_TOLD
+    return ", ".join(shapes[:MAX_SHAPES_TOLD]) + (f" and {more} more" if more > 0 else "")
+
+
+def name_processes(processes: Sequence[int]) -> str:
+    """`process 2`, `processes 0 and 1`, `processes 0, 1, 2, 3, 4 and 95 more`."""
+    if len(processes) == 1:
+        return f"process {processes[0]}"
+    if len(processes) > MAX_PROCESSES_TOLD:
+        shown = ", ".join(map(str, processes[: MAX_PROCESSES_TOLD - 1]))
+        return f"processes {shown} and {len(processes) - MAX_PROCESSES_TOLD + 1} more"
+    *most, last = processes
+    return f"processes {', '.join(map(str, most))} and {last}"
