@@ -21,6 +21,10 @@ STACKS_FILE = "HOSTMESH_STACKS_FILE"
 RECORD_FILE = "HOSTMESH_RECORD_FILE"
 # `all` where the launcher keeps what every process reports, and not only what process 0 does.
 METRICS = "HOSTMESH_METRICS"
+# The faults that a process is to do to itself, as JSON; only in a run with --chaos.
+CHAOS = "HOSTMESH_CHAOS"
+# A file in the agent's folder: the commands that bring back the network that such a fault took down.
+UNDO_NETWORK = "undo-network"
 # The pid of the process itself: a program that it starts inherits all variables above, but has another pid.
 PID = "HOSTMESH_PID"
 

@@ -40,6 +40,7 @@ class RunState:
     nursery_death: Verdict | None = None
     save_seconds: float | None = None
     saved_step: int | None = None
+    faults_told: list[dict[str, Any]] = field(default_factory=list)  # of a rehearsal, done or not possible
     # Requests to stop.
     interrupts: list[int] = field(default_factory=list)
     interrupted_at: float = 0.0

@@ -1,0 +1,71 @@
+"""Takes the network of this host down, in a way that its agent can undo."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+from hostmesh.worker.identity import FACTS_SOCKET, UNDO_NETWORK
+
+CAP_NET_ADMIN = 12
+# For what was said before to leave the host.
+PAUSE = 0.5
+TIMEOUT = 10.0
+# Words that `ip route show` prints and `ip route replace` does not take.
+STATES = {"linkdown", "dead"}
+
+
+def explain_no_network() -> str | None:
+    if shutil.which("ip") is None:
+        return "found no program ip on this host, wanted that of iproute2"
+    if not _has_rights() and not _may_sudo():
+        return "only root, who has CAP_NET_ADMIN, may take a network down; in a container: cap_add: [NET_ADMIN]"
+    return None
+
+
+def drop_network(seconds: float | None) -> None:
+    """All links but loopback, for so many seconds, or until the agent ends."""
+    ip = ["ip"] if _has_rights() else ["sudo", "-n", "ip"]
+    links = [name for name in sorted(os.listdir("/sys/class/net")) if name != "lo" and _is_up(name)]
+    undo = [[*ip, "link", "set", "dev", name, "up"] for name in links] + _find_routes(ip)
+    file = Path(os.environ[FACTS_SOCKET]).with_name(UNDO_NETWORK)
+    partial = file.with_name(f"{file.name}.partial")
+    partial.write_text(json.dumps(undo))
+    partial.rename(file)
+    time.sleep(PAUSE)
+    _run([[*ip, "link", "set", "dev", name, "down"] for name in links])
+    if seconds is not None:
+        time.sleep(seconds)
+        _run(undo)
+        file.unlink()
+
+
+def _find_routes(ip: list[str]) -> list[list[str]]:
+    """Routes that the kernel does not make by itself when a link comes up, such as the default route."""
+    found = subprocess.run([*ip, "-4", "route", "show"], capture_output=True, text=True, check=True, timeout=TIMEOUT)
+    routes = [line.split() for line in found.stdout.splitlines() if " proto kernel " not in line]
+    return [[*ip, "route", "replace", *(word for word in words if word not in STATES)] for words in routes]
+
+
+def _run(commands: list[list[str]]) -> None:
+    for command in commands:
+        subprocess.run(command, check=False, timeout=TIMEOUT)
+
+
+def _is_up(name: str) -> bool:
+    return int(Path(f"/sys/class/net/{name}/flags").read_text(), 16) & 1 == 1
+
+
+def _has_rights() -> bool:
+    status = dict(line.split(":\t", 1) for line in Path("/proc/self/status").read_text().splitlines() if ":\t" in line)
+    return int(status["CapEff"], 16) >> CAP_NET_ADMIN & 1 == 1
+
+
+def _may_sudo() -> bool:
+    if shutil.which("sudo") is None:
+        return False
+    return subprocess.run(["sudo", "-n", "true"], capture_output=True, check=False, timeout=TIMEOUT).returncode == 0
