@@ -30,7 +30,7 @@ def explain_no_network() -> str | None:
 def drop_network(seconds: float | None) -> None:
     """All links but loopback, for so many seconds, or until the agent ends."""
     ip = ["ip"] if _has_rights() else ["sudo", "-n", "ip"]
-    links = [name for name in sorted(os.listdir("/sys/class/net")) if name != "lo" and _is_up(name)]
+    links = _find_links(ip)
     undo = [[*ip, "link", "set", "dev", name, "up"] for name in links] + _find_routes(ip)
     file = Path(os.environ[FACTS_SOCKET]).with_name(UNDO_NETWORK)
     partial = file.with_name(f"{file.name}.partial")
@@ -44,10 +44,16 @@ def drop_network(seconds: float | None) -> None:
         file.unlink()
 
 
+def _find_links(ip: list[str]) -> list[str]:
+    """`2: eth0@if7: <BROADCAST,…` is eth0. Not from /sys, which may belong to another network namespace."""
+    lines = _ask([*ip, "-o", "link", "show", "up"])
+    names = [line.split(": ")[1].partition("@")[0] for line in lines]
+    return [name for name in names if name != "lo"]
+
+
 def _find_routes(ip: list[str]) -> list[list[str]]:
     """Routes that the kernel does not make by itself when a link comes up, such as the default route."""
-    found = subprocess.run([*ip, "-4", "route", "show"], capture_output=True, text=True, check=True, timeout=TIMEOUT)
-    routes = [line.split() for line in found.stdout.splitlines() if " proto kernel " not in line]
+    routes = [line.split() for line in _ask([*ip, "-4", "route", "show"]) if " proto kernel " not in line]
     return [[*ip, "route", "replace", *(word for word in words if word not in STATES)] for words in routes]
 
 
@@ -56,8 +62,9 @@ def _run(commands: list[list[str]]) -> None:
         subprocess.run(command, check=False, timeout=TIMEOUT)
 
 
-def _is_up(name: str) -> bool:
-    return int(Path(f"/sys/class/net/{name}/flags").read_text(), 16) & 1 == 1
+def _ask(command: list[str]) -> list[str]:
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=TIMEOUT)
+    return done.stdout.splitlines()
 
 
 def _has_rights() -> bool:
