@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import re
 import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from conftest import HANGS, REPO, Launch, LiveRun, Script, Start, await_true, clean_env, processes_of
+from numpy.typing import NDArray
 
 from hostmesh.launcher.chaos.file import read_faults
 from hostmesh.launcher.chaos.model import KINDS, Fault, add_faults
@@ -23,7 +26,7 @@ from hostmesh.launcher.cluster.model import Cluster, Host, Job
 from hostmesh.launcher.errors import ClusterError, UsageError
 from hostmesh.launcher.plan import Plan, make_plan
 from hostmesh.worker.chaos.acts import ACTS, IN_ANY_THREAD, OBSTACLES
-from hostmesh.worker.chaos.schedule import begin_faults
+from hostmesh.worker.chaos.schedule import begin_faults, corrupt
 from hostmesh.worker.identity import CHAOS
 from hostmesh.worker.process.recorder import RECORDER
 
@@ -242,7 +245,7 @@ def test_the_faults_of_a_host_are_done_by_its_first_process(tmp_path: Path) -> N
 def test_launcher_worker_and_page_know_the_same_kinds() -> None:
     of_steps = {"slow", "corrupt row", "skip batch"}
     assert ACTS.keys() | of_steps == KINDS.keys() and not ACTS.keys() & of_steps
-    assert IN_ANY_THREAD < ACTS.keys() and OBSTACLES.keys() < KINDS.keys()
+    assert ACTS.keys() > IN_ANY_THREAD and OBSTACLES.keys() < KINDS.keys()
     rows = re.findall(r"^\| `([a-z0-9 ]+)` \|", (REPO / "docs" / "chaos.md").read_text(), re.MULTILINE)
     assert rows == list(KINDS)
 
@@ -270,7 +273,14 @@ def exits_of(run: LiveRun) -> dict[int, int]:
     return {int(process_id): code for process_id, code in run.result["exits"].items()}
 
 
-ENDS = {"kill": -9, "abort": -6, "segfault": -11, "raise": 1, "exit 0": 0, "leave early": 0}
+ENDS = {"kill": -9, "abort": -6, "segfault": -11, "raise": 1, "exit 0": 0, "leave early": 0, "fill memory": 1}
+# With so little memory that no other program of this machine is in danger.
+LIMITED = """
+import resource, os
+if os.environ["HOSTMESH_PROCESS_ID"] == "6":
+    size = int(open("/proc/self/statm").read().split()[0]) * 4096
+    resource.setrlimit(resource.RLIMIT_AS, (size + (300 << 20), -1))
+"""
 # Tells its steps, and has no peers. What an exit handler prints tells an orderly end from a sudden one.
 STEPS = """
 import atexit, hostmesh, os, time
@@ -293,24 +303,25 @@ while time.monotonic() < began + 100:
 def test_a_process_ends_as_asked(start: Start, script: Script, tmp_path: Path, when: str) -> None:
     faults = [f"kind: {kind}, process: {number}, {when}" for number, kind in enumerate(ENDS)]
     text = STEPS if "step" in when else UNMODIFIED
-    run = start("--local", "6", "--keep-going", "--chaos", write_faults(tmp_path, faults), script(text))
+    run = start("--local", "7", "--keep-going", "--chaos", write_faults(tmp_path, faults), script(LIMITED + text))
     run.wait()
     assert exits_of(run) == dict(enumerate(ENDS.values())), run.stderr
     for number, kind in enumerate(ENDS):
         log = run.log(number).decode()
         assert ("after step 2" in log) is ("step" in when) and "after step 3" not in log
-        assert ("left in order" in log) is (kind in ("raise", "leave early")), (kind, log)
+        assert ("left in order" in log) is (kind in ("raise", "leave early", "fill memory")), (kind, log)
     assert f"RuntimeError: raised by --chaos {'at step 3' if 'step' in when else 'after 0.3 s'}" in run.stderr
     assert not list(tmp_path.glob("core*"))
     # Loudly: before, when it happens, at the end; and for programs.
     said, at = ("at step 3", " at step 3") if "step" in when else ("0.3 s after its start", "")
     assert f"launch: CHAOS: process 0 will be killed (SIGKILL) {said}\n" in run.stderr
     assert f"launch: CHAOS: now{at}: kill: process 0 on localhost" in run.stderr
-    assert run.stderr.rstrip().endswith("launch: CHAOS: this run was a rehearsal: 6 of 6 faults done")
+    assert run.stderr.rstrip().endswith("launch: CHAOS: this run was a rehearsal: 7 of 7 faults done")
+    assert "MemoryError" in run.log(6).decode()
     run.await_event("run ended")
     told = {e["process_id"]: e["detail"] for e in run.seen if e["event"] == "chaos"}
-    assert [told[number]["kind"] for number in range(6)] == list(ENDS)
-    assert [told[number]["step"] for number in range(6)] == [3 if "step" in when else None] * 6
+    assert [told[number]["kind"] for number in range(7)] == list(ENDS)
+    assert [told[number]["step"] for number in range(7)] == [3 if "step" in when else None] * 7
     assert [(each["kind"], each["done"]) for each in run.result["chaos"]] == [(kind, True) for kind in ENDS]
 
 
@@ -390,7 +401,7 @@ def test_a_process_goes_on_after_faults_that_pass(start: Start, script: Script, 
     wrong = second[4][1]
     assert sum(value != value for value in wrong) == 1  # NaN
     assert [value for value in wrong if value == value] == [
-        n for n, value in zip(range(28, 32), wrong) if value == value
+        n for n, value in zip(range(28, 32), wrong, strict=True) if value == value
     ]
     assert 6 not in second and second[7][1] == [52, 53, 54, 55] and set(first) == set(range(1, 21))
     peak = {int(line.split()[1]): int(line.split()[2]) for line in run.log(1).decode().splitlines() if "PEAK" in line}
@@ -435,7 +446,76 @@ def test_a_dry_run_says_the_faults_and_does_nothing(launch: Launch, script: Scri
     assert plan["chaos"] == [{"kind": "kill", "process_id": 1, "host": "localhost", "step": 2}]
 
 
-# The network of a host, in a network namespace of its own; tests/test_docker_cluster.py has it on hosts.
+@pytest.mark.parametrize(
+    ("arrays", "changed", "is_wrong"),
+    [
+        ([np.zeros((4, 3), np.float32)], 0, np.isnan),
+        ([np.zeros(4, np.int32), np.zeros((4, 2), np.float64)], 1, np.isnan),
+        ([np.zeros((4, 2), np.int32)], 0, lambda values: values == -1),
+        ([np.full((4, 2), 5, np.uint8)], 0, lambda values: values == 250),
+        ([np.zeros((0, 2), np.uint8), np.ones(4, np.bool_)], 1, np.logical_not),
+        ([np.zeros(4, "complex64")], 0, np.isnan),
+    ],
+    ids=["float", "the floats", "int", "uint8", "bool", "complex"],
+)
+def test_one_value_of_one_row_becomes_wrong(
+    arrays: list[NDArray[Any]], changed: int, is_wrong: Callable[[NDArray[Any]], NDArray[np.bool_]]
+) -> None:
+    before = [array.copy() for array in arrays]
+    corrupt(arrays, random.Random(3))
+    assert is_wrong(arrays[changed]).sum() == 1
+    for number, (array, old) in enumerate(zip(arrays, before, strict=True)):
+        same = array[~is_wrong(array)] == old[~is_wrong(array)] if number == changed else array == old
+        assert same.all()
+    again = [array.copy() for array in before]
+    corrupt(again, random.Random(3))
+    assert all(np.array_equal(*pair, equal_nan=True) for pair in zip(again, arrays, strict=True))
+
+
+# A process that hears nothing, and goes on.
+
+DEAF = """
+import socket, subprocess, sys
+from hostmesh.worker.chaos.deafness import deafen
+server = socket.create_server(("127.0.0.1", 0))
+peer = subprocess.Popen([sys.executable, "-c", sys.argv[1], str(server.getsockname()[1])], stdin=-1, stdout=-1)
+end, _ = server.accept()
+def say(word):
+    peer.stdin.write(word)
+    peer.stdin.flush()
+say(b"before")
+print(end.recv(9))
+end.sendall(b"answer")
+print(peer.stdout.read(6))
+deafen(1.5)
+say(b"during")
+end.settimeout(0.5)
+try:
+    print(end.recv(9))
+except TimeoutError:
+    print("nothing")
+end.sendall(b"spoken")
+print(peer.stdout.read(6))
+end.settimeout(60)
+print(end.recv(9))
+peer.kill()
+"""
+PEER = """
+import os, socket, sys
+end = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+while word := os.read(0, 6):
+    end.sendall(word)
+    os.write(1, end.recv(6))
+"""
+
+
+def test_a_deaf_process_hears_nothing_and_can_still_speak() -> None:
+    command = [sys.executable, "-c", DEAF, PEER]
+    done = subprocess.run(command, env=clean_env(), capture_output=True, text=True, timeout=HANGS)
+    assert done.stdout.split() == ["b'before'", "b'answer'", "nothing", "b'spoken'", "b'during'"], done.stderr
+
+
+# The network of a host, in a network namespace of its own; tests/test_chaos_cluster.py has it on hosts.
 
 NETWORK = """
 import os, subprocess, sys

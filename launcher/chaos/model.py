@@ -48,6 +48,7 @@ KINDS: Mapping[str, Kind] = {
     "subprocess": Kind("wait for a program that it starts", may=_WAITS),
     "read": Kind("read what nobody writes", may=_WAITS),
     "disk": Kind("wait as for a disk (state D)", may=_WAITS),
+    "deaf": Kind("hear nothing from the others", may=_WAITS),
     "fill memory": Kind("fill memory", may=("megabytes",)),
     "slow": Kind("be slow", must=("factor",)),
     "corrupt row": Kind("get a row with a wrong value", when=(STEP,)),

@@ -18,6 +18,7 @@ from contextlib import suppress
 from itertools import count, repeat
 from typing import NamedTuple, NoReturn
 
+from hostmesh.worker.chaos.deafness import deafen
 from hostmesh.worker.chaos.network import drop_network, explain_no_network
 from hostmesh.worker.identity import FACTS_SOCKET
 
@@ -157,8 +158,12 @@ def _fill_memory(fault: Fault) -> None:
     """The system is asked to end this process first when it runs out, and none of the others."""
     with suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
         file.write("1000")
-    for _ in repeat(None) if fault.megabytes is None else repeat(None, fault.megabytes):
-        _filled.append(b"\xff" * MIB)
+    try:
+        for _ in repeat(None) if fault.megabytes is None else repeat(None, fault.megabytes):
+            _filled.append(b"\xff" * MIB)
+    except MemoryError:
+        _filled.clear()  # whoever tells of it needs some
+        raise
 
 
 _filled: list[bytes] = []
@@ -193,6 +198,10 @@ def _explain_no_loader() -> str | None:
     return None if "hostmesh.worker.loading.loader" in sys.modules else "it uses no hostmesh.Loader"
 
 
+def _explain_not_linux() -> str | None:
+    return None if sys.platform == "linux" else f"it runs on {sys.platform}, and only Linux has this"
+
+
 ACTS: dict[str, Callable[[Fault], None]] = {
     "kill": _kill,
     "stop": _stop,
@@ -209,15 +218,18 @@ ACTS: dict[str, Callable[[Fault], None]] = {
     "subprocess": _run_program,
     "read": _read_pipe,
     "disk": _wait_for_disk,
+    "deaf": lambda fault: deafen(fault.seconds),
     "fill memory": _fill_memory,
     "another program": _compute_otherwise,
     "drop network": lambda fault: drop_network(fault.seconds),
 }
 # Any thread can do these. All others are for the main thread, which runs the program.
-IN_ANY_THREAD = {"kill", "stop", "abort", "segfault", "exit 0", "drop network"}
+IN_ANY_THREAD = {"kill", "stop", "abort", "segfault", "exit 0", "deaf", "drop network"}
 # Why a fault cannot be done in this process, or None.
 OBSTACLES: dict[str, Callable[[], str | None]] = {
     "another program": _explain_not_joined,
     "skip batch": _explain_no_loader,
+    "disk": _explain_not_linux,
+    "deaf": _explain_not_linux,
     "drop network": explain_no_network,
 }

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 # Makes the main thread act, between two instructions of Python. jax owns SIGTERM, and stack dumps another of these.
-SIGNAL = signal.SIGRTMIN + 7
+SIGNAL = signal.SIGRTMIN + 7 if hasattr(signal, "SIGRTMIN") else signal.SIGUSR1
 # How many steps are looked at to know how long one takes.
 STEPS_MEASURED = 9
 
@@ -124,10 +124,15 @@ def _tell(fault: Fault, step: int | None = None, problem: str | None = None) -> 
 
 
 def corrupt(arrays: list[NDArray[Any]], chance: random.Random) -> None:
-    """Change one value of one row: to NaN in an array of such numbers, if there is one, else to its opposite bits."""
+    """Change one value of one row: to NaN in an array that can hold it, if there is one, else to its opposite bits."""
     import numpy as np
 
     rows = [array for array in arrays if array.size]
     array = next((each for each in rows if np.issubdtype(each.dtype, np.inexact)), rows[0])
-    place = tuple(chance.randrange(size) for size in array.shape)
-    array[place] = np.nan if np.issubdtype(array.dtype, np.inexact) else ~array[place]
+    flat, place = array.reshape(-1), chance.randrange(array.size)
+    if np.issubdtype(array.dtype, np.inexact):
+        flat[place] = np.nan
+    elif array.dtype == np.bool_:
+        flat[place] = not flat[place]
+    else:
+        flat[place : place + 1].view(np.uint8)[:] ^= 0xFF
