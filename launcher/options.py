@@ -22,7 +22,7 @@ EPILOG = """examples:
   launch --hosts cluster_configs/local.yaml          what the file's run: says, else the built-in job
   launch --local 4 --show 0 train.py                 what process 0 prints; logs have everything
   launch --hosts tpu-pod.yaml --dry-run train.py     who would run where, and start nothing
-  launch --local 4 --chaos faults.yaml train.py      the same with faults, such as {kind: kill, process: 2, step: 5}
+  launch --local 4 --chaos faults.yaml train.py      a rehearsal, with faults such as {kind: kill, process: 2, step: 5}
   launch check --hosts tpu-pod.yaml                  what would keep these hosts from training, and how to fix it
 
 The exit code is 0 only when every process succeeded, else the culprit's (128+n for signal n); 69 when a host was lost,
@@ -37,8 +37,8 @@ With --local and without --devices the GPUs of this machine are split among the 
 --devices, accelerators are simulated on CPU. JAX_PLATFORMS holds where you set it."""
 SHELLS = ("bash", "zsh", "fish")
 WITH_VALUE = {
-    *("--hosts", "--local", "--devices", "--grace", "--python", "--show", "--runs", "--metrics", "--completion"),
-    "--chaos",
+    *("--hosts", "--local", "--devices", "--grace", "--python", "--show", "--runs", "--metrics", "--chaos"),
+    "--completion",
     *(name for name, option in JOB_OPTIONS.items() if option.value),
 }
 

@@ -194,14 +194,16 @@ def test_what_is_left_open_follows_from_the_seed_and_the_place_alone(tmp_path: P
 SENTENCES = {
     "kind: kill, process: 2, step: 5": "process 2 will be killed (SIGKILL) at step 5",
     "kind: stop, process: 1, after: 3.5": "process 1 will be stopped (SIGSTOP) 3.5 s after its start",
-    "kind: sleep, process: 0, step: 10, seconds: 60": "process 0 will sleep for 60 s at step 10",
-    "kind: sleep, process: 0, step: 10": "process 0 will sleep for ever at step 10",
+    "kind: sleep, process: 0, step: 10, seconds: 60": "process 0 will sleep at step 10, for 60 s",
+    "kind: sleep, process: 0, step: 10": "process 0 will sleep at step 10, for ever",
     "kind: slow, process: 1, step: 3, factor: 2.5": (
-        "process 1 will take 2.5 times as long for every step, beginning at step 3"
+        "process 1 will be slow at step 3: every step from then on takes 2.5 times as long"
     ),
-    "kind: fill memory, process: 1, step: 3": "process 1 will fill memory until it is ended at step 3",
-    "kind: fill memory, process: 1, step: 3, megabytes: 2048": "process 1 will fill memory with 2,048 MiB at step 3",
-    "kind: drop network, host: host-1, after: 5": "host-1 will lose its network for ever 5 s after its start",
+    "kind: fill memory, process: 1, step: 3": "process 1 will fill memory at step 3, until it is ended",
+    "kind: fill memory, process: 1, step: 3, megabytes: 2048": "process 1 will fill memory at step 3, 2,048 MiB",
+    "kind: drop network, host: host-1, after: 5": (
+        "host-1 will lose its network 5 s after its start, until the run ends"
+    ),
 }
 
 

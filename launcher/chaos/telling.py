@@ -13,7 +13,7 @@ LOUD = "launch: CHAOS: "
 
 def tell_planned(faults: Sequence[Fault]) -> list[str]:
     """A line for each fault, before anything starts."""
-    return [f"{LOUD}{_who(fault)} will {_what(fault)} {_when(fault)}" for fault in faults]
+    return [f"{LOUD}{_who(fault)} will {KINDS[fault.kind].will} {_when(fault)}{_how_long(fault)}" for fault in faults]
 
 
 def tell_done(process_id: int, host: str, detail: Mapping[str, Any]) -> str:
@@ -58,24 +58,17 @@ def _who(fault: Fault) -> str:
     return f"process {fault.process_id}{chosen}"
 
 
-def _what(fault: Fault) -> str:
+def _how_long(fault: Fault) -> str:
     kind, settings = KINDS[fault.kind], fault.settings
     if "factor" in settings:
-        return f"take {settings['factor']:g} times as long for every step, beginning"
+        return f": every step from then on takes {settings['factor']:g} times as long"
     if "megabytes" in kind.may:
-        return f"{kind.will} {'until it is ended' if 'megabytes' not in settings else _megabytes(settings)}"
+        return f", {settings['megabytes']:,} MiB" if "megabytes" in settings else ", until it is ended"
     if "seconds" in kind.may:
-        return f"{kind.will} {'for ever' if 'seconds' not in settings else 'for ' + _seconds(settings['seconds'])}"
-    return kind.will
-
-
-def _megabytes(settings: Mapping[str, float]) -> str:
-    return f"with {settings['megabytes']:,} MiB"
+        for_ever = "until the run ends" if kind.of_host else "for ever"
+        return f", for {settings['seconds']:g} s" if "seconds" in settings else f", {for_ever}"
+    return ""
 
 
 def _when(fault: Fault) -> str:
-    return f"at step {fault.step}" if fault.step is not None else f"{_seconds(fault.after or 0)} after its start"
-
-
-def _seconds(number: float) -> str:
-    return f"{number:g} s"
+    return f"at step {fault.step}" if fault.step is not None else f"{fault.after or 0:g} s after its start"

@@ -116,7 +116,7 @@ class Reports:
                 state.saved_step = step
             case "dropped", {"facts": int(facts), "bytes": int(count)}:
                 self._note_dropped(process_id, facts, count)
-            case "chaos", _:
+            case "chaos", {"fault": int(), "kind": str()}:
                 state.faults_told.append(detail)
                 self._records.note(tell_done(process_id, host.name, detail))
             case "summary", _ if process_id == 0:
