@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -252,6 +253,12 @@ def test_launcher_worker_and_page_know_the_same_kinds() -> None:
     assert rows == list(KINDS)
 
 
+def test_the_pages_file_is_one(tmp_path: Path) -> None:
+    [shown] = re.findall(r"```yaml\n(.*?)```", (REPO / "docs" / "chaos.md").read_text(), re.DOTALL)
+    plan = make_plan(Cluster(tuple(Host(f"host-{n}", 1) for n in range(4)), transport="ssh"), Job(script="train.py"))
+    assert [each.kind for each in read(tmp_path, shown, plan)] == ["kill", "stop", "sleep", "slow", "drop network"]
+
+
 def test_a_restart_is_not_hit_again(monkeypatch: pytest.MonkeyPatch) -> None:
     identity = {"RUN_ID": "r", "ATTEMPT": "2", "HOST": "h", "PROCESS_ID": "0", "NUM_PROCESSES": "1"}
     more = {"LOCAL_PROCESS_ID": "0", "COORDINATOR_ADDRESS": "h:1"}
@@ -336,6 +343,11 @@ def state_of(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
+def stays(pid: int, state: str) -> bool:
+    """For a fifth of a second: every process is in state R for a moment."""
+    return all(state_of(pid) == state and not time.sleep(0.02) for _ in range(10))
+
+
 def children_of(pid: int) -> list[str]:
     pids = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     return [Path(f"/proc/{child}/cmdline").read_bytes().replace(b"\0", b" ").decode().strip() for child in pids]
@@ -349,7 +361,7 @@ def test_a_process_waits_for_ever_as_asked(start: Start, script: Script, tmp_pat
     run.await_event("chaos", len(WAITS))
     pids = {event["process_id"]: event["pid"] for event in run.seen if event["event"] == "process started"}
     for number, (kind, state) in enumerate(WAITS.items()):
-        await_true(lambda pid=pids[number], state=state: state_of(pid) == state, 30, f"{kind} shows as {state}")
+        await_true(lambda pid=pids[number], state=state: stays(pid, state), 30, f"{kind} shows as {state}")
     await_true(lambda: children_of(pids[list(WAITS).index("subprocess")]) == ["sleep infinity"], 30, "a program")
     assert all("after step 2" not in run.log(number).decode() for number in range(len(WAITS)))
     run.launcher.send_signal(signal.SIGINT)
