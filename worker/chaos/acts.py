@@ -23,8 +23,8 @@ from hostmesh.worker.chaos.network import drop_network, explain_no_network
 from hostmesh.worker.identity import FACTS_SOCKET
 
 MIB = 1 << 20
-# What is computed to learn how fast this machine is.
-SAMPLE = 20_000
+# What is computed to learn how fast this machine is: so many rounds, and more until they take that many seconds.
+SAMPLE, SAMPLE_TIME = 10_000, 0.01
 # The most rounds that one call of hashlib takes: minutes.
 MOST_ROUNDS = (1 << 31) - 1
 CLONE_VFORK = 0x4000
@@ -114,9 +114,17 @@ def _compute(call: Callable[[int], object], most: int, seconds: float | None) ->
     if seconds is None:
         while True:
             call(most)
-    began = time.perf_counter()
-    call(SAMPLE)
-    call(min(most, int(SAMPLE * seconds / (time.perf_counter() - began))))
+    rounds = SAMPLE
+    while (took := _measure(call, rounds)) < SAMPLE_TIME:
+        rounds *= 4
+    call(min(most, int(rounds * seconds / took)))
+
+
+def _measure(call: Callable[[int], object], rounds: int) -> float:
+    """In processor time, which a busy machine does not stretch."""
+    began = time.thread_time()
+    call(rounds)
+    return time.thread_time() - began
 
 
 def _python_spin(fault: Fault) -> None:
