@@ -2,7 +2,7 @@
 
 HostmeshError
 ├── UsageError          the command line, the cluster file or the machine asks for the impossible: exit code 2
-│   └── ClusterError    problems in a cluster file, all of them at once
+│   └── ClusterError    problems in a cluster file or a file of faults, all of them at once
 └── Unreachable         no agent can be started on a host: exit code 69
 """
 

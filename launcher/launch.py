@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hostmesh.launcher.chaos.telling import summarise, tell_end
 from hostmesh.launcher.cluster.model import Cluster
 from hostmesh.launcher.environment import check_environment
 from hostmesh.launcher.errors import UsageError
@@ -76,6 +77,8 @@ def launch_plan(plan: Plan, runs: Path, as_json: bool, view: View, command: list
     seconds = time.time() - began
     if not supervisor.has_told:
         screen.note(f"launch: {verdict.text(took=f' in {seconds:.1f} s' if verdict.exit_code == 0 else '')}")
+    if plan.faults:
+        screen.note(tell_end(plan.faults, supervisor.state.faults_told))
     while not (screen.finish(timeout=0.5) and events.finish(timeout=0.5)):
         if supervisor.asked_again():
             os._exit(verdict.exit_code)  # a thread that waits for a reader would hold up the interpreter's own end
@@ -114,6 +117,7 @@ def read_secrets(cluster: Cluster) -> dict[str, str]:
 def write_result(
     run: Run, supervisor: Supervisor, verdict: Verdict, began: float, seconds: float, provenance: dict[str, Any]
 ) -> str | None:
+    faults = supervisor.plan.faults
     return run.write_json(
         run.result,
         {
@@ -133,5 +137,6 @@ def write_result(
             "seconds": round(seconds, 3),
             "exits": {str(process_id): code for process_id, code in sorted(supervisor.state.exits.items())},
             **provenance,
+            **({"chaos": summarise(faults, supervisor.state.faults_told)} if faults else {}),
         },
     )

@@ -22,6 +22,7 @@ EPILOG = """examples:
   launch --hosts cluster_configs/local.yaml          what the file's run: says, else the built-in job
   launch --local 4 --show 0 train.py                 what process 0 prints; logs have everything
   launch --hosts tpu-pod.yaml --dry-run train.py     who would run where, and start nothing
+  launch --local 4 --chaos faults.yaml train.py      a rehearsal, with faults such as {kind: kill, process: 2, step: 5}
   launch check --hosts tpu-pod.yaml                  what would keep these hosts from training, and how to fix it
 
 The exit code is 0 only when every process succeeded, else the culprit's (128+n for signal n); 69 when a host was lost,
@@ -41,7 +42,7 @@ HANG_HELP = (
 SHELLS = ("bash", "zsh", "fish")
 WITH_VALUE = {
     *("--hosts", "--local", "--devices", "--grace", "--hang-timeout", "--python", "--show", "--runs", "--programs"),
-    *("--metrics", "--completion"),
+    *("--metrics", "--chaos", "--completion"),
     *(name for name, option in JOB_OPTIONS.items() if option.value),
 }
 
@@ -128,6 +129,7 @@ def build_parser() -> Parser:
     unlike = "when processes run different programs on the same devices: stop (the default), warn, or off"
     add("--programs", choices=AT_DISAGREEMENT, help=unlike)
     add("--metrics", choices=METRICS_OF, help=whose)
+    add("--chaos", metavar="FILE", help="a rehearsal: do to the processes what this YAML says (docs/chaos.md)")
     add("--version", action="store_true", help="say which hostmesh this is")
     add("--completion", choices=SHELLS, metavar="SHELL", help=f"print completion for a shell: {', '.join(SHELLS)}")
     job = parser.add_argument_group("the built-in job (when no script is given)")

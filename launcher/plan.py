@@ -14,9 +14,10 @@ from hostmesh.launcher.accelerators import (
     split_devices,
     split_platforms,
 )
+from hostmesh.launcher.chaos.model import Fault
 from hostmesh.launcher.cluster.model import Cluster, Host, Job
 from hostmesh.launcher.words import count_things
-from hostmesh.worker.identity import METRICS, PROGRAMS, Identity
+from hostmesh.worker.identity import CHAOS, METRICS, PROGRAMS, Identity
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,7 @@ class Plan:
     coordinator_hint: str  # the address to try first; the answers of the hosts decide which one is used
     cold: bool
     gpus: LocalGpus | None = None  # of this machine, for processes here; the GPUs of other hosts are counted later
+    faults: tuple[Fault, ...] = ()  # of a rehearsal; each process finds its own in its environment
 
     def host_of(self, process: Process) -> Host:
         return self.cluster.hosts[process.host]
@@ -148,6 +150,7 @@ def plan_json(plan: Plan) -> dict[str, Any]:
         "metrics": cluster.metrics,
         "grace": cluster.grace,
         "keep_going": cluster.keep_going,
+        **({"chaos": [fault.to_json() for fault in plan.faults]} if plan.faults else {}),
         "processes": [
             {
                 "process_id": process.process_id,
@@ -193,7 +196,8 @@ def _process_rows(plan: Plan) -> list[str]:
     rows = [titles]
     for process in plan.processes:
         host = plan.host_of(process)
-        own = " ".join(f"{name}={value}" for name, value in process.env.items())
+        # Faults are told in words of their own.
+        own = " ".join(f"{name}={value}" for name, value in process.env.items() if name != CHAOS)
         start = "warm" if plan.is_warm(host) else "cold"
         rows.append(
             (str(process.process_id), host.address, str(process.local_process_id), host.python or "default", start, own)

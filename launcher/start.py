@@ -21,6 +21,8 @@ def start(line: CommandLine, cluster: Cluster, command: list[str]) -> int:
     job = resolve_job(cluster, line.job, Path.cwd(), line.job_options)
     gpus = find_local_gpus(cluster.transport, cluster.env)
     plan = make_plan(cluster, job, options.devices, options.cold, gpus)
+    if options.chaos is not None:
+        plan = with_chaos(plan, options.chaos)
     view = choose_view(options.show, options.quiet, len(plan.processes))
     if options.dry_run:
         print(plan_text(plan, options.json))
@@ -30,6 +32,18 @@ def start(line: CommandLine, cluster: Cluster, command: list[str]) -> int:
     from hostmesh.launcher.launch import launch_plan  # here, because a dry run does without
 
     return launch_plan(plan, options.runs, options.json, view, command)
+
+
+def with_chaos(plan: Plan, path: str) -> Plan:
+    """The plan with the faults of a file, each of them said loudly before anything starts."""
+    from hostmesh.launcher.chaos.file import read_faults
+    from hostmesh.launcher.chaos.model import add_faults
+    from hostmesh.launcher.chaos.telling import tell_planned
+
+    faults = read_faults(path, plan)
+    for line in tell_planned(faults):
+        print(line, file=sys.stderr)
+    return add_faults(plan, faults)
 
 
 def plan_text(plan: Plan, as_json: bool) -> str:

@@ -25,6 +25,7 @@ TYPED = [
     ("--completion z\t", "<--completion> <zsh>"),
     ("che\t --time\t 3", "<check> <--timeout> <3>"),
     ("--hosts my\t", "<--hosts> <my cluster.yaml>"),
+    ("--cha\t my\t", "<--chaos> <my cluster.yaml>"),
     ("--runs fol\t", "<--runs> <folder"),
     ("--local 2 tra\t", "<--local> <2> <train.py>"),
     ("train.py --hos\t", "<train.py> <--hos>"),

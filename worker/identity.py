@@ -23,6 +23,10 @@ RECORD_FILE = "HOSTMESH_RECORD_FILE"
 METRICS = "HOSTMESH_METRICS"
 # `off` where nobody wants to know whether the processes compile the same programs.
 PROGRAMS = "HOSTMESH_PROGRAMS"
+# The faults that a process is to do to itself, as JSON; only in a run with --chaos.
+CHAOS = "HOSTMESH_CHAOS"
+# A file in the agent's folder: the commands that bring back the network that such a fault took down.
+UNDO_NETWORK = "undo-network"
 # The pid of the process itself: a program that it starts inherits all variables above, but has another pid.
 PID = "HOSTMESH_PID"
 

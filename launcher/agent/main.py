@@ -12,6 +12,7 @@ from typing import Any, Callable, Dict
 from hostmesh.launcher import wire
 from hostmesh.launcher.agent import process_tree
 from hostmesh.launcher.agent.guardian import Guardian, guard, remove
+from hostmesh.launcher.agent.leftovers.network import bring_back
 from hostmesh.launcher.agent.leftovers.shared_memory import SharedMemory
 from hostmesh.launcher.agent.link import BEAT_EVERY, Link, watch
 from hostmesh.launcher.agent.processes.examining import Examining
@@ -41,6 +42,7 @@ def main(folder: str) -> None:
         sys.stderr.flush()
     finally:
         process_tree.kill_all(mark, {guardian.pid}, shared_memory.note_held)
+        bring_back(folder)
         if os.getppid() != guardian.pid:
             remove(folder)  # the guardian, which would do it, is dead
         os._exit(0)

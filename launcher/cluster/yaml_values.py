@@ -34,15 +34,15 @@ class Problems:
         return ClusterError([f"{self.path}:{line}: {text}" for line, text in in_order])
 
 
-def read_text(path: str) -> str:
+def read_text(path: str, wanted: str = "a cluster YAML file") -> str:
     try:
         with open(path, "rb") as file:
             data = file.read(MAX_BYTES + 1)
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
-        raise ClusterError([f"{path}: {reason}; wanted a cluster YAML file"]) from None
+        raise ClusterError([f"{path}: {reason}; wanted {wanted}"]) from None
     if len(data) > MAX_BYTES:
-        raise ClusterError([f"{path}: found more than {MAX_BYTES} bytes, wanted a cluster YAML file"])
+        raise ClusterError([f"{path}: found more than {MAX_BYTES} bytes, wanted {wanted}"])
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -50,14 +50,14 @@ def read_text(path: str) -> str:
         raise ClusterError([f"{path}:{line}: found bytes that are no UTF-8, wanted UTF-8 text"]) from None
 
 
-def compose(text: str, problems: Problems) -> Any:
+def compose(text: str, problems: Problems, wanted: str = "a mapping with 'hosts'") -> Any:
     """The text as YAML nodes instead of objects: nodes know their lines, obey no tags, and do not copy aliases."""
     import yaml  # here, because `--local` needs no YAML and starts sooner without it
 
     try:
         loader = yaml.SafeLoader(text)
         node = loader.get_single_node()
-        return node or problems.stop(1, "found an empty file, wanted a mapping with 'hosts'")
+        return node or problems.stop(1, f"found an empty file, wanted {wanted}")
     except yaml.reader.ReaderError as error:
         problems.stop(text.count("\n", 0, error.position) + 1, f"not valid YAML: {error.reason}")
     except yaml.MarkedYAMLError as error:

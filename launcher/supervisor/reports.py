@@ -7,6 +7,7 @@ import signal
 from typing import Any, TypeGuard
 
 from hostmesh.launcher import wire
+from hostmesh.launcher.chaos.telling import tell_done
 from hostmesh.launcher.output.metrics import Metrics
 from hostmesh.launcher.supervisor import verdict
 from hostmesh.launcher.supervisor.cause import find_cause
@@ -162,6 +163,9 @@ class Reports:
                 state.saved_step = step
             case "dropped", {"facts": int(facts), "bytes": int(count)}:
                 self._note_dropped(process_id, facts, count)
+            case "chaos", {"fault": int(), "kind": str()}:
+                state.faults_told.append(detail)
+                self._records.note(tell_done(process_id, host.name, detail))
             case "summary", _ if process_id == 0:
                 run = self._records.run
                 self._records.keep(run.summary, run.encode_json(detail))

@@ -53,6 +53,7 @@ class RunState:
     save_seconds: float | None = None
     saved_step: int | None = None
     programs: Programs = field(default_factory=Programs)
+    faults_told: list[dict[str, Any]] = field(default_factory=list)  # of a rehearsal, done or not possible
     # Requests to stop.
     interrupts: list[int] = field(default_factory=list)
     interrupted_at: float = 0.0

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from hostmesh.worker.coordination import require_same, share_failure
 from hostmesh.worker.distributed import identity_of_itself, require_joined
 from hostmesh.worker.errors import as_data_error
+from hostmesh.worker.loading import tampering
 from hostmesh.worker.loading.choices import STRATEGIES, require_batches, require_choice
 from hostmesh.worker.loading.layout import Layout
 from hostmesh.worker.loading.order import Order
@@ -143,6 +144,9 @@ class Loader:
             RECORDER.end_loading(before, None)
             raise
         RECORDER.end_loading(before, self.step)
+        if tampering.skip_batch:
+            tampering.skip_batch = False
+            return next(self)
         return batch
 
     def _take(self) -> Any:
@@ -208,9 +212,12 @@ def _read_ahead(
     def read(step: int) -> HostBatch:
         rows = reader.read(step)
         try:
-            return layout.flatten(rows.blocks, rows.masks), rows.has_next
+            arrays = layout.flatten(rows.blocks, rows.masks)
         except Exception as error:
             raise as_data_error(f"step {step}", error) from error
+        if tampering.change_rows is not None:
+            tampering.change_rows(step, arrays)
+        return arrays, rows.has_next
 
     def transfer(batch: HostBatch) -> DeviceBatch:
         return layout.assemble(batch[0]), batch[1]

@@ -18,7 +18,7 @@ from typing import NoReturn
 
 from hostmesh.worker.distributed import forget_jax, prepare_jax, widen_cpu_pool
 from hostmesh.worker.errors import WorkerError
-from hostmesh.worker.identity import DUMP_SIGNAL, EXIT_PREEMPTED, GRACE, STACKS_FILE, Identity
+from hostmesh.worker.identity import CHAOS, DUMP_SIGNAL, EXIT_PREEMPTED, GRACE, STACKS_FILE, Identity
 from hostmesh.worker.preemption import leave_after_others
 from hostmesh.worker.process.command_line import show_command
 from hostmesh.worker.process.crash import crash_record, explain_no_input
@@ -45,6 +45,10 @@ def _run(argv: list[str]) -> None:
     widen_cpu_pool()
     prepare_jax()
     try:
+        if CHAOS in os.environ:
+            from hostmesh.worker.chaos.schedule import begin_faults
+
+            begin_faults()
         _execute(argv)
     except SystemExit as stop:
         if (unseen := _explain_unseen_code(stop)) is not None:

@@ -1,0 +1,1 @@
+"""Rehearsed faults: what `launch --chaos FILE` does to a run."""

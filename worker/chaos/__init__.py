@@ -1,0 +1,1 @@
+"""Faults that a process does to itself, because `launch --chaos` asks for them."""
