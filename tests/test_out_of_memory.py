@@ -324,7 +324,7 @@ def test_kills_of_long_ago_are_not_counted(tmp_path: Path, monkeypatch: pytest.M
     log = FakeLog()
     host = FakeHost(tmp_path, log)
     host.count(3, 3)
-    log.records = [Killed(9, "other", GIB, False)]
+    log.records = [Killed(9, "other", GIB, False), Killed(8, "python", GIB, True)]
     for _ in range(40):
         now += 1
         host.watch.look([7])

@@ -55,6 +55,8 @@ ENDS: dict[str, tuple[Failure, str, str]] = {
     "a shell whose program broke": (failure(128 + signal.SIGSEGV), "bug", "certain"),
     "kill": (failure(-signal.SIGTERM), "killed", "certain"),
     "kill, as a shell tells it": (failure(128 + signal.SIGTERM), "killed", "likely"),
+    "an exception, and killed on its way out": (failure(-9, OWN, memory=PLENTY), "bug", "certain"),
+    "no memory, and killed on its way out": (failure(-9, {**OWN, "type": "MemoryError"}), "out of memory", "certain"),
     "Ctrl-C from elsewhere": (raised("KeyboardInterrupt"), "killed", "certain"),
     "a real-time signal": (failure(-50), "killed", "certain"),
     "kill -9, and memory enough": (failure(-9, memory=PLENTY), "killed", "likely"),
@@ -99,6 +101,11 @@ WORDS = {
         failure(-9, memory=PLENTY),
         "was killed by signal 9 (SIGKILL) after 214 steps; "
         "the host had 8 GiB free and no process was killed for memory",
+    ),
+    "an exception for memory": (raised("MemoryError"), "exited with 1 after 214 steps"),
+    "that, and killed on its way out": (
+        failure(-9, {**OWN, "type": "MemoryError"}),
+        "was killed by signal 9 (SIGKILL) after 214 steps",
     ),
     "nothing known": (failure(-9), "was killed by signal 9 (SIGKILL) after 214 steps; was the host out of memory?"),
 }

@@ -59,7 +59,7 @@ def find_cause(failure: Failure, step: int | None = None) -> Cause:
 def describe_end(code: int, judged: Judgement, step: int | None = None) -> str:
     after = "" if step is None else f" after {count_things(step, 'step')}"
     memory = f"{'' if judged.sure == CERTAIN else 'probably '}out of memory ({judged.words})"
-    if judged.kind == OUT_OF_MEMORY and code == -signal.SIGKILL:
+    if judged.kind == OUT_OF_MEMORY and judged.words and code == -signal.SIGKILL:
         return f"was killed{after}: {memory}"
     ended = how_it_ended(code) + after
     if judged.kind == OUT_OF_MEMORY and judged.words:
@@ -88,13 +88,12 @@ def _judge(failure: Failure) -> Judgement:
         return Judgement(PREEMPTED, LIKELY, "", (f"it exited with {EXIT_PREEMPTED}, and the others did not",))
     if (own := _judge_memory_of_its_own(failure)) is not None:
         return own
+    if failure.crash is not None:
+        return _judge_crash(failure)  # also if it was killed on its way out
     if code == -signal.SIGKILL:
         judged = judge_kill(failure.memory)
-        return Judgement(
-            judged.kind, judged.sure, judged.words, ("SIGKILL, which this run had not sent", *judged.evidence)
-        )
-    if failure.crash is not None:
-        return _judge_crash(failure)
+        evidence = ("SIGKILL, which this run had not sent", *judged.evidence)
+        return Judgement(judged.kind, judged.sure, judged.words, evidence)
     return _judge_signal(failure, -code) if code < 0 else _judge_exit(failure)
 
 
@@ -140,9 +139,8 @@ def _judge_exit(failure: Failure) -> Judgement:
     if number == signal.SIGKILL:
         judged = judge_kill(failure.memory, of_its_program=True)
         evidence = (f"exit code {failure.code}, which is a shell's word for SIGKILL", *judged.evidence)
-        sure = judged.sure if judged.kind == OUT_OF_MEMORY else UNKNOWN if judged.sure == UNKNOWN else LIKELY
         words = judged.words if judged.kind == OUT_OF_MEMORY else f"a shell's word for SIGKILL; {judged.words}"
-        return Judgement(judged.kind, sure, words, evidence)
+        return Judgement(judged.kind, judged.sure, words, evidence)
     if failure.code in REQUESTED:
         return Judgement(
             KILLED, LIKELY, "", (f"exit code {failure.code}, which is a shell's word for {signal_name(number)}",)

@@ -186,7 +186,7 @@ class MemoryWatch:
         found: Dict[int, Dict[str, Any]] = {}
         for at, killed in self._named:
             who = "itself" if killed.pid == pid else "below" if killed.pid in seen.below else "another"
-            if now - at <= (KILLED_LATELY if who == "another" else NAMED_LATELY):
+            if now - at <= (NAMED_LATELY if who == "itself" else KILLED_LATELY):
                 found[killed.pid] = {**killed._asdict(), "who": who}  # the last word has the size
         return list(found.values())
 
