@@ -154,7 +154,7 @@ def run_fault(fault: Fault, job: str, seed: int, options: argparse.Namespace) ->
         Path(folder, "faults.yaml").write_text(f"seed: {seed}\nfaults:\n  - {{{fields}}}\n")
         result = launch(folder, JOBS[job], ["--chaos", "faults.yaml"], options)
         verdict = result["verdict"]
-        named = verdict.get("process_id", result["process_id"])
+        named = result["process_id"]
         return Outcome(
             *(fault.name, job, culprit, named, verdict["kind"]),
             *(result["ended"] - result["fault_at"], result["survivors"], result["message"]),
@@ -174,7 +174,7 @@ def launch(folder: str, job: str, more: Sequence[str], options: argparse.Namespa
     events = [json.loads(line) for line in done.stdout.splitlines()]
     (result_file,) = Path(folder, "runs").glob("*/result.json")
     result: dict[str, Any] = json.loads(result_file.read_text())
-    faults = [event["at"] for event in events if event["event"] == "chaos" and "at" in event]
+    faults = [event["detail"]["at"] for event in events if event["event"] == "chaos"]
     ended = next(event["time"] for event in events if event["event"] == "run ended")
     return {
         **result,

@@ -14,6 +14,7 @@ from stories import Story
 
 from hostmesh.launcher import wire
 from hostmesh.launcher.cluster.model import HangTimeout
+from hostmesh.launcher.supervisor.disagreement import Side
 from hostmesh.launcher.supervisor.progress import Progress
 from hostmesh.launcher.supervisor.stuck.activity import Activity, Doing, find_activity, gather
 from hostmesh.launcher.supervisor.stuck.diagnosis import diagnose
@@ -135,6 +136,18 @@ WAIT, SLEEP, LOAD = Doing.WAITING, Doing.SLEEPING, Doing.LOADING
 )
 def test_who_holds_the_others_up(activities: list[Activity], culprits: list[int]) -> None:
     assert [each.process_id for each in diagnose(activities).culprits] == culprits
+
+
+@pytest.mark.parametrize(
+    ("callers", "lacking", "culprits"),
+    [((2,), (0, 1, 3), [2]), ((0, 1, 3), (2,), [2]), ((0, 1), (2, 3), []), ((2,), (0,), [])],
+)
+def test_who_runs_another_program(callers: tuple[int, ...], lacking: tuple[int, ...], culprits: list[int]) -> None:
+    missing = Side("jit_other", "train.py:9", (), "", callers), lacking
+    found = diagnose(doing(WAIT, WAIT, WAIT, WAIT), None, missing)
+    assert [each.process_id for each in found.culprits] == culprits
+    assert not culprits or "another program than the others" in found.culprits[0].text
+    assert diagnose(doing(WAIT, SLEEP, WAIT, WAIT), None, missing).culprits[0].process_id == 1
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,7 @@ class Doing(Enum):
     COMPUTING = auto()  # outside of jax: native code, or a loop
     WAITING = auto()  # inside jax, for others
     WORKING = auto()  # inside jax, and the processor is busy
+    OTHER_PROGRAM = auto()  # inside jax, in something else than the others
     UNKNOWN = auto()
 
 

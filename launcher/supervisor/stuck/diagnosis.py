@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from hostmesh.launcher.supervisor.disagreement import Side
 from hostmesh.launcher.supervisor.kinds import CERTAIN, LIKELY, UNKNOWN
 from hostmesh.launcher.supervisor.stuck.activity import IDLE, Activity, Doing
 from hostmesh.launcher.supervisor.stuck.network import NetworkProblem
@@ -40,9 +41,16 @@ class Diagnosis:
         return self.culprits[0].doing if self.culprits else None
 
 
-def diagnose(activities: Sequence[Activity], network: NetworkProblem | None = None) -> Diagnosis:
-    """Where hosts cannot reach each other that is blamed only if nobody else is: firewalls close much that no run
-    needs."""
+def diagnose(
+    activities: Sequence[Activity],
+    network: NetworkProblem | None = None,
+    missing: tuple[Side, tuple[int, ...]] | None = None,
+) -> Diagnosis:
+    """`missing` is a program that some run and others have not compiled.
+
+    Where hosts cannot reach each other that is blamed only if nobody else is: firewalls close much that no run
+    needs.
+    """
     for doing in STRONGEST:
         found = [each for each in activities if each.doing is doing]
         if found and len(found) < len(activities):
@@ -54,6 +62,8 @@ def diagnose(activities: Sequence[Activity], network: NetworkProblem | None = No
     working = [each for each in activities if each.doing is Doing.WORKING]
     if working and waiting and all((each.cores or 0.0) < IDLE for each in waiting):
         return _blame(working, activities, LIKELY)
+    if missing is not None and not holding and (apart := find_other_program(activities, *missing)):
+        return Diagnosis(tuple(apart), tuple(each for each in activities if each.process_id not in _ids(apart)), LIKELY)
     if network is not None:
         return Diagnosis((), tuple(activities), LIKELY, network)
     if not holding and (apart := find_minority(activities, lambda each: (each.step, each.place))):
@@ -70,6 +80,22 @@ def find_minority(activities: Sequence[Activity], key: Callable[[Activity], Hash
     if len(groups) < 2 or 2 * len(largest) <= len(activities) or len(activities) < 3:
         return []
     return [each for each in activities if each not in largest]
+
+
+def find_other_program(activities: Sequence[Activity], side: Side, lacking: Sequence[int]) -> list[Activity]:
+    """Those who run what most others do not have, or who do not have what most others run."""
+    what = f"{side.name}{f' ({side.place})' if side.place else ''}"
+    if 2 * len(lacking) > len(activities):
+        few, text = side.processes, f"runs another program than the others: {what}"
+    elif 2 * len(side.processes) > len(activities):
+        few, text = tuple(lacking), f"runs another program than the others, who are in {what}"
+    else:
+        return []
+    return [replace(each, doing=Doing.OTHER_PROGRAM, text=text) for each in activities if each.process_id in few]
+
+
+def _ids(activities: Sequence[Activity]) -> set[int]:
+    return {each.process_id for each in activities}
 
 
 def _blame(culprits: Sequence[Activity], activities: Sequence[Activity], sure: str) -> Diagnosis:

@@ -23,6 +23,7 @@ PLURALS = {
 FIXES = {
     Doing.STOPPED: "SIGCONT lets it go on.",
     Doing.LEFT: "Every process must take as many steps as the others.",
+    Doing.OTHER_PROGRAM: "All processes must run the same computations, in the same order.",
     Doing.NOT_JOINED: "Every process must call hostmesh.join(), or jax.distributed.initialize().",
 }
 
@@ -41,7 +42,8 @@ def hang_verdict(diagnosis: Diagnosis, seconds: float, hosts: Sequence[str], log
     still = f"nothing has moved for {seconds:.0f} s"
     ending = [f"Stacks: {stacks}", f"Logs: {logs}"]
     groups = describe_groups(others, sole_host(diagnosis), waits_for=name_ids(culprits))
-    judged: dict[str, Any] = {"kind": kinds.HANG, "sure": diagnosis.sure, "evidence": (still, *groups)}
+    kind = kinds.DISAGREEMENT if diagnosis.cause is Doing.OTHER_PROGRAM else kinds.HANG
+    judged: dict[str, Any] = {"kind": kind, "sure": diagnosis.sure, "evidence": (still, *groups)}
     if culprits:
         first = culprits[0]
         text = first.text if len(culprits) == 1 else make_plural(first.text)

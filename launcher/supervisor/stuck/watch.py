@@ -74,7 +74,7 @@ class Watch:
         return self._judge(state, quiet)
 
     def _judge(self, state: RunState, quiet: float) -> Step:
-        diagnosis = diagnose(find_activities(state), state.find_network_problem())
+        diagnosis = diagnose(find_activities(state), state.find_network_problem(), state.programs.find_missing())
         if quiet >= self._limit_of(diagnosis, state):
             return EndHang(diagnosis, quiet)
         if self._done >= TELL_AFTER and is_doubling(self._done) and is_worth_telling(state):
