@@ -29,20 +29,67 @@ STEP = 12
 AFTER = 6.0
 TIMEOUT = 240.0
 WITH_LOADER = """
-import numpy as np, time
+import os, sys, threading, time
+import numpy as np
 import jax, jax.numpy as jnp
+from jax.experimental import io_callback, multihost_utils
 import hostmesh
+from hostmesh.worker.process.facts import send_fact
+FAULT, CULPRIT, AT, STEPS = os.environ.get("FAULT"), int(os.environ.get("CULPRIT", -1)), 12, {steps}
+is_culprit = int(os.environ["HOSTMESH_PROCESS_ID"]) == CULPRIT
+def is_time(fault):
+    if FAULT == fault and is_culprit:
+        send_fact("fault", must_arrive=True, at=time.time())
+        return True
+    return False
+if is_time("never joins"):
+    time.sleep(10**6)
+if is_time("exits before it joins"):
+    sys.exit(0)
 hostmesh.join()
 mesh = hostmesh.make_mesh(data=-1)
-loader = hostmesh.Loader({"x": np.arange(64 * 80, dtype="f4").reshape(640, 8)}, mesh, batch_size=64, steps=3000)
+class Source:
+    name = "numbers"
+    def __len__(self):
+        return 640
+    def read(self, ids):
+        if loader is not None and loader.step >= AT:
+            if is_time("raises in read"):
+                raise ValueError("a bad record")
+            if is_time("sleeps in read"):
+                time.sleep(10**6)
+        return {"x": np.ones((len(ids), 8), "f4")}
+def called_back(x):
+    if x >= AT:
+        if is_time("raises in a callback"):
+            raise ValueError("a bad value")
+        if is_time("sleeps in a callback"):
+            time.sleep(10**6)
+    return np.float32(0)
+loader = None
+loader = hostmesh.Loader(Source(), mesh, batch_size=64, steps=STEPS)
 add = jax.jit(lambda total, batch: total + batch["x"].sum())
+call = jax.jit(lambda step: io_callback(called_back, jax.ShapeDtypeStruct((), "f4"), step))
 total = jnp.zeros(())
 for batch in loader:
+    if loader.step == AT:
+        if is_time("sys.exit(3)"):
+            sys.exit(3)
+        if is_time("leaves the loop for a barrier"):
+            break
+        if is_time("a thread that never ends"):
+            threading.Thread(target=time.sleep, args=(10**6,)).start()
+        if not is_time("skips a barrier"):
+            multihost_utils.sync_global_devices("a barrier")
+    if "callback" in str(FAULT):
+        call(np.float32(loader.step)).block_until_ready()
     total = add(total, batch).block_until_ready()
     time.sleep(0.02)
+if FAULT == "leaves the loop for a barrier":
+    multihost_utils.sync_global_devices("the end")
 """
 UNMODIFIED = """
-import time
+import os, time
 import numpy as np
 import jax, jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
@@ -50,9 +97,12 @@ jax.distributed.initialize()
 sharding = NamedSharding(Mesh(np.array(jax.devices()), ("data",)), P("data"))
 add = jax.jit(lambda total, x: total + x.sum())
 total = jnp.zeros(())
-for step in range(3000):
-    rows = 8 * jax.local_device_count()
-    x = jax.make_array_from_process_local_data(sharding, np.ones(rows, "f4"), (8 * jax.device_count(),))
+for step in range({steps}):
+    rows = 8
+    if os.environ.get("FAULT") == "another shape" and step > 20:
+        rows = 6 if jax.process_index() == int(os.environ["CULPRIT"]) else 10
+    local = np.ones(rows * jax.local_device_count(), "f4")
+    x = jax.make_array_from_process_local_data(sharding, local, (rows * jax.device_count(),))
     total = add(total, x).block_until_ready()
     time.sleep(0.02)
 """
@@ -68,9 +118,8 @@ class Fault(NamedTuple):
     kinds: tuple[str, ...]
     settings: str = ""
     jobs: tuple[str, ...] = ("loader", "unmodified")
-    hangs: bool = False
-    local: bool = True
-    hosts: bool = True
+    is_chaos: bool = True  # else the job itself does it
+    steps: int = 3000
 
 
 CORPUS = [
@@ -78,19 +127,31 @@ CORPUS = [
     Fault("abort", (BUG, KILLED)),
     Fault("segfault", (BUG, KILLED)),
     Fault("raise", (BUG,)),
-    Fault("exit 0", (HANG, BUG), hangs=True),
-    Fault("leave early", (HANG,), hangs=True),
-    Fault("stop", (HANG,), hangs=True),
-    Fault("sleep", (HANG,), hangs=True),
-    Fault("lock", (HANG,), hangs=True),
-    Fault("spin", (HANG,), hangs=True),
-    Fault("hold gil", (HANG,), hangs=True),
-    Fault("python spin", (HANG,), hangs=True),
-    Fault("subprocess", (HANG,), hangs=True),
-    Fault("read", (HANG,), hangs=True),
-    Fault("disk", (HANG,), hangs=True),
-    Fault("skip batch", (HANG, OTHER), jobs=("loader",), hangs=True),
+    Fault("exit 0", (HANG, BUG)),
+    Fault("leave early", (HANG,)),
+    Fault("stop", (HANG,)),
+    Fault("sleep", (HANG,)),
+    Fault("lock", (HANG,)),
+    Fault("spin", (HANG,)),
+    Fault("hold gil", (HANG,)),
+    Fault("python spin", (HANG,)),
+    Fault("subprocess", (HANG,)),
+    Fault("read", (HANG,)),
+    Fault("disk", (HANG,)),
+    Fault("deaf", (HANG, BUG)),
+    Fault("skip batch", (HANG, OTHER), jobs=("loader",), steps=100),
     Fault("another program", (OTHER,)),
+    Fault("another shape", (OTHER,), jobs=("unmodified",), is_chaos=False),
+    Fault("never joins", (HANG,), jobs=("loader",), is_chaos=False),
+    Fault("exits before it joins", (HANG, BUG), jobs=("loader",), is_chaos=False),
+    Fault("raises in read", (BUG,), jobs=("loader",), is_chaos=False),
+    Fault("sleeps in read", (HANG,), jobs=("loader",), is_chaos=False),
+    Fault("raises in a callback", (BUG,), jobs=("loader",), is_chaos=False),
+    Fault("sleeps in a callback", (HANG,), jobs=("loader",), is_chaos=False),
+    Fault("sys.exit(3)", (BUG,), jobs=("loader",), is_chaos=False),
+    Fault("leaves the loop for a barrier", (HANG, OTHER), jobs=("loader",), is_chaos=False),
+    Fault("skips a barrier", (HANG, OTHER), jobs=("loader",), is_chaos=False, steps=100),
+    Fault("a thread that never ends", (HANG,), jobs=("loader",), is_chaos=False, steps=100),
 ]
 
 
@@ -113,20 +174,21 @@ def main() -> None:
     if options.healthy:
         show_healthy(options)
         return
-    outcomes: dict[tuple[str, str], list[Outcome]] = {}
-    for fault in CORPUS:
-        if options.only and fault.name not in options.only:
-            continue
-        for job in fault.jobs:
-            if options.jobs and job not in options.jobs:
-                continue
-            for seed in range(options.seeds):
-                outcome = run_fault(fault, job, seed, options)
-                outcomes.setdefault((fault.name, job), []).append(outcome)
-                mark = "" if is_right(outcome, fault) else f"   WRONG: {outcome.message}"
-                print(f"# {fault.name}, {job}, process {outcome.culprit}: named {outcome.named} as {outcome.kind} "
-                      f"after {outcome.seconds:.2f} s, {outcome.survivors} left{mark}", flush=True)  # fmt: skip
+    faults = [fault for fault in CORPUS if not options.only or fault.name in options.only]
+    jobs = [(fault, job) for fault in faults for job in fault.jobs if not options.jobs or job in options.jobs]
+    runs = [(fault, job, seed) for fault, job in jobs for seed in range(options.seeds)]
+    outcomes: dict[tuple[str, str], list[Outcome]] = {(fault.name, job): [] for fault, job in jobs}
+    with ThreadPoolExecutor(options.at_once) as pool:
+        for fault, outcome in pool.map(lambda run: (run[0], run_fault(*run, options)), runs):
+            outcomes[fault.name, outcome.job].append(outcome)
+            print(describe(outcome, fault), flush=True)
     show(outcomes, options)
+
+
+def describe(outcome: Outcome, fault: Fault) -> str:
+    text = f"# {fault.name}, {outcome.job}, process {outcome.culprit}: named {outcome.named} as {outcome.kind}"
+    more = "" if is_right(outcome, fault) else f"   WRONG: {outcome.message}"
+    return f"{text} after {outcome.seconds:.2f} s, {outcome.survivors} left{more}"
 
 
 def parse_options() -> argparse.Namespace:
@@ -134,6 +196,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--hang-timeout", type=float, default=8.0)
     parser.add_argument("--hosts", help="a cluster file, instead of four processes here")
+    parser.add_argument("--at-once", type=int, default=1, help="runs at the same time")
     parser.add_argument("--only", nargs="*", help="these faults")
     parser.add_argument("--jobs", nargs="*", choices=list(JOBS))
     parser.add_argument("--healthy", type=int, default=0, metavar="N", help="N runs that are slow and healthy")
@@ -149,14 +212,17 @@ def run_fault(fault: Fault, job: str, seed: int, options: argparse.Namespace) ->
     """The culprit is another one with every seed, process 0 included."""
     culprit = seed % COUNT
     with tempfile.TemporaryDirectory() as folder:
-        when = f"step: {STEP + seed}" if job == "loader" else f"after: {AFTER + 0.3 * seed}"
-        fields = ", ".join(filter(None, (f"kind: {fault.name}", f"process: {culprit}", when, fault.settings)))
-        Path(folder, "faults.yaml").write_text(f"seed: {seed}\nfaults:\n  - {{{fields}}}\n")
-        result = launch(folder, JOBS[job], ["--chaos", "faults.yaml"], options)
-        verdict = result["verdict"]
-        named = result["process_id"]
+        text = JOBS[job].replace("{steps}", str(fault.steps))
+        if fault.is_chaos:
+            when = f"step: {STEP + seed}" if job == "loader" else f"after: {AFTER + 0.3 * seed}"
+            fields = ", ".join((f"kind: {fault.name}", f"process: {culprit}", when))
+            Path(folder, "faults.yaml").write_text(f"seed: {seed}\nfaults:\n  - {{{fields}}}\n")
+            result = launch(folder, text, ["--chaos", "faults.yaml"], options)
+        else:
+            text = f"import os\nos.environ.update(FAULT={fault.name!r}, CULPRIT='{culprit}')\n{text}"
+            result = launch(folder, text, [], options)
         return Outcome(
-            *(fault.name, job, culprit, named, verdict["kind"]),
+            *(fault.name, job, culprit, result["process_id"], result["verdict"]["kind"]),
             *(result["ended"] - result["fault_at"], result["survivors"], result["message"]),
         )
 
@@ -174,14 +240,10 @@ def launch(folder: str, job: str, more: Sequence[str], options: argparse.Namespa
     events = [json.loads(line) for line in done.stdout.splitlines()]
     (result_file,) = Path(folder, "runs").glob("*/result.json")
     result: dict[str, Any] = json.loads(result_file.read_text())
-    faults = [event["detail"]["at"] for event in events if event["event"] == "chaos"]
+    faults = [event["detail"]["at"] for event in events if event["event"] in ("chaos", "fault")]
     ended = next(event["time"] for event in events if event["event"] == "run ended")
-    return {
-        **result,
-        "fault_at": faults[0] if faults else ended,
-        "ended": ended,
-        "survivors": len(survivors(result["run"])),
-    }
+    began = faults[0] if faults else ended
+    return {**result, "fault_at": began, "ended": ended, "survivors": len(survivors(result["run"]))}
 
 
 def survivors(run: str) -> list[int]:

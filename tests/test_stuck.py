@@ -118,6 +118,8 @@ WAIT, SLEEP, LOAD = Doing.WAITING, Doing.SLEEPING, Doing.LOADING
         (doing(Doing.STOPPED, SLEEP, Doing.COMPUTING), [0]),  # it may be why the others do not go on
         (doing(WAIT, Doing.LEFT, WAIT), [1]),
         (doing(Doing.LEFT, Doing.LEFT), []),
+        (doing(Doing.LEFT, Doing.LEFT, SLEEP), [2]),  # the others are done
+        (doing(Doing.LEFT, WAIT, SLEEP), [2]),
         (doing(SLEEP, WAIT, WAIT), [0]),
         (doing(SLEEP, WAIT), [0]),
         (doing(SLEEP, LOAD, WAIT), [0, 1]),

@@ -12,7 +12,7 @@ from hostmesh.launcher.supervisor.stuck.activity import IDLE, Activity, Doing
 from hostmesh.launcher.supervisor.stuck.network import NetworkProblem
 
 # They explain why others wait, in this order: what comes first explains what follows.
-STRONGEST = (Doing.STOPPED, Doing.LEFT, Doing.DISK, Doing.NOT_JOINED)
+STRONGEST = (Doing.STOPPED, Doing.DISK, Doing.NOT_JOINED)
 # What a process does while others wait for it.
 HOLDING = frozenset(
     {
@@ -57,7 +57,10 @@ def diagnose(
             return _blame(found, activities, CERTAIN)
     waiting = [each for each in activities if each.doing is Doing.WAITING]
     holding = [each for each in activities if each.doing in HOLDING]
-    if holding and waiting:
+    left = [each for each in activities if each.doing is Doing.LEFT]
+    if left and len(left) < len(activities) and not holding:
+        return _blame(left, activities, CERTAIN)
+    if holding and (waiting or left):  # who has left waits for the others to do so
         return _blame(holding, activities, LIKELY)
     working = [each for each in activities if each.doing is Doing.WORKING]
     if working and waiting and all((each.cores or 0.0) < IDLE for each in waiting):
