@@ -196,11 +196,12 @@ def _announce_joining(distributed: ModuleType) -> None:
         identity = Identity.from_env()
         address = call.arguments["coordinator_address"]
         is_ours = identity is not None and address in (None, identity.coordinator_address)
-        if identity is not None and is_ours:
-            send_fact("joining")
-            _join_ours(call.arguments, identity)
-        with let_ctrl_c_end(), phase("joining"):
-            initialize(*call.args, **call.kwargs)
+        with phase("joining"):
+            if identity is not None and is_ours:
+                send_fact("joining")
+                _join_ours(call.arguments, identity)
+            with let_ctrl_c_end():
+                initialize(*call.args, **call.kwargs)
         has_joined = True
         if is_ours:
             send_fact("joined")

@@ -32,8 +32,8 @@ def report(step: int, **metrics: Any) -> None:
         # Exit handlers run from the last one registered to the first: jax's own, which ends the devices, comes later.
         atexit.register(_leave)
         os.register_at_fork(after_in_child=_begin_anew)
-    RECORDER.note_step(step)
     _reports.add(step, metrics)
+    RECORDER.note_step(step)
 
 
 def flush_report() -> None:
