@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import signal
 import statistics
 import subprocess
@@ -197,6 +198,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--hang-timeout", type=float, default=8.0)
     parser.add_argument("--hosts", help="a cluster file, instead of four processes here")
     parser.add_argument("--at-once", type=int, default=1, help="runs at the same time")
+    parser.add_argument("--keep", metavar="DIR", help="where to keep the folders of runs with a wrong verdict")
     parser.add_argument("--only", nargs="*", help="these faults")
     parser.add_argument("--jobs", nargs="*", choices=list(JOBS))
     parser.add_argument("--healthy", type=int, default=0, metavar="N", help="N runs that are slow and healthy")
@@ -221,6 +223,10 @@ def run_fault(fault: Fault, job: str, seed: int, options: argparse.Namespace) ->
         else:
             text = f"import os\nos.environ.update(FAULT={fault.name!r}, CULPRIT='{culprit}')\n{text}"
             result = launch(folder, text, [], options)
+        if options.keep and (result["process_id"] != culprit or result["verdict"]["kind"] not in fault.kinds):
+            shutil.copytree(
+                folder, Path(options.keep, f"{fault.name} {job} {seed}".replace(" ", "-")), dirs_exist_ok=True
+            )
         return Outcome(
             *(fault.name, job, culprit, result["process_id"], result["verdict"]["kind"]),
             *(result["ended"] - result["fault_at"], result["survivors"], result["message"]),
