@@ -253,6 +253,18 @@ def test_without_a_timeout_scripts_that_tell_no_steps_are_only_told_about(story:
     assert [f"for {seconds} s:" in told.shown for seconds in (20, 40, 80, 160, 320, 640)] == [True] * 6
 
 
+@pytest.mark.parametrize(("timeout", "code"), [(HangTimeout(), 0), (HangTimeout(300.0), 124)])
+def test_processes_that_all_compute_are_left_alone_unless_a_limit_is_given(
+    story: Tell, timeout: HangTimeout, code: int
+) -> None:
+    busy = {number: {"state": "R", "main_cores": 1.0} for number in range(4)}
+    told = story(dict.fromkeys(range(4), IN_SCRIPT), busy, hang_timeout=timeout)
+    step_all(told, 2, 5)
+    for process_id in range(4):
+        told.exit_at(900, process_id, 0)
+    assert told.run().exit_code == code
+
+
 @pytest.mark.parametrize("phase", ["compiling", "saving"])
 def test_what_takes_its_time_is_told_as_what_it_is(story: Tell, phase: str) -> None:
     told = story(dict.fromkeys(range(4), IN_JAX), {0: {"cores": 1.0}}, hang_timeout=HangTimeout(20.0))

@@ -73,6 +73,10 @@ class HangTimeout:
     seconds: float | None = None
     phases: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
 
+    @property
+    def is_given(self) -> bool:
+        return self.seconds is not None or bool(self.phases)
+
 
 @dataclass(frozen=True)
 class Cluster:

@@ -28,6 +28,7 @@ class Boot(enum.Enum):
     BEGAN = "it said hello itself, and can dump its stacks"
 
 
+LAST_THREAD = b"Current thread "
 ALIVE = frozenset([ProcessState.STARTING, ProcessState.RUNNING, ProcessState.LEAVING])
 
 
@@ -90,10 +91,10 @@ class Process:
         return True
 
     def stacks_are_whole(self) -> bool:
-        """True when the dump ends with a line's end and has not grown since the last call: faulthandler writes it in
-        several steps."""
+        """True when the dump has come to the thread that makes it, which is the main one and comes last, ends with a
+        line's end and has not grown since the last call: faulthandler writes it in several steps."""
         stacks = self.read_stacks()
-        is_whole = stacks.endswith(b"\n") and len(stacks) == self._stacks_size
+        is_whole = LAST_THREAD in stacks and stacks.endswith(b"\n") and len(stacks) == self._stacks_size
         self._stacks_size = len(stacks)
         return is_whole
 

@@ -85,6 +85,8 @@ class Watch:
         """That of the phase in which the culprits are; where nobody is one, the longest of all."""
         if diagnosis.cause is Doing.LEFT and all(each.doing is Doing.WAITING for each in diagnosis.others):
             return min(LEFT_TIMEOUT, self._limit("step", state))
+        if not diagnosis.is_known and not self.timeout.is_given and any(map(is_busy, diagnosis.others)):
+            return math.inf  # it may be a long evaluation: nobody has said how long is too long
         phases = {each.phase for each in (diagnosis.culprits or diagnosis.others) if each.doing is not Doing.LEFT}
         return max((self._limit(phase, state) for phase in phases or {"step"}), default=math.inf)
 
@@ -101,6 +103,10 @@ class Watch:
             told *= 2
         moments.add(told)
         return min(moment for moment in moments if moment > self._done)
+
+
+def is_busy(activity: Activity) -> bool:
+    return activity.doing in (Doing.COMPUTING, Doing.WORKING)
 
 
 def is_doubling(moment: float) -> bool:
