@@ -332,7 +332,7 @@ def steps_speed(batches: Batches, seconds: float) -> float:
     """Of so many steps that all processes do them: how many is settled by the first."""
     import jax
 
-    from hostmesh.worker.coordination import exchange
+    from hostmesh.worker.process.coordination import exchange
 
     for _ in range(WARM_UP):
         last = next(batches)

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from conftest import LAUNCH, Launch, Script, clean_env
 
-from hostmesh.worker.coordination import exchange, name_processes, require_same, share_failure
 from hostmesh.worker.errors import DataError
+from hostmesh.worker.process.coordination import exchange, name_processes, require_same, share_failure
 
 pytestmark = pytest.mark.xdist_group("agree")  # one worker has the one run
 
@@ -19,7 +19,7 @@ MEETINGS = """
 import json, time
 import jax
 from jax._src import distributed
-from hostmesh.worker.coordination import exchange, require_same, share_failure
+from hostmesh.worker.process.coordination import exchange, require_same, share_failure
 from hostmesh.worker.errors import DataError
 
 jax.distributed.initialize()
@@ -122,7 +122,7 @@ def test_a_failing_process_waits_for_nobody(launch: Launch, script: Script) -> N
     """The others never come to the meeting; the launcher ends them once the failure is known."""
     text = """
 import jax, signal
-from hostmesh.worker.coordination import share_failure
+from hostmesh.worker.process.coordination import share_failure
 jax.distributed.initialize()
 with share_failure("open the source"):
     if jax.process_index() == 1:

@@ -206,7 +206,7 @@ import jax, numpy as np
 from jax.sharding import NamedSharding, PartitionSpec as P
 import hostmesh
 from hostmesh.worker.saving import ownership
-from hostmesh.worker.coordination import exchange
+from hostmesh.worker.process.coordination import exchange
 from hostmesh.worker.process.facts import send_fact
 
 ownership.STALE_AFTER = 1000  # nothing here is to wait so long

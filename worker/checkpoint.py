@@ -9,9 +9,9 @@ from typing import Any, Literal, TypeAlias, overload
 
 import jax
 
-from hostmesh.worker.coordination import JSON, exchange, require_same
 from hostmesh.worker.distributed import require_joined
 from hostmesh.worker.errors import CheckpointError
+from hostmesh.worker.process.coordination import JSON, exchange, require_same
 from hostmesh.worker.process.facts import send_fact
 from hostmesh.worker.process.recorder import phase
 from hostmesh.worker.saving.folder import CheckpointFolder

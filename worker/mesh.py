@@ -14,7 +14,7 @@ from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh
 
 from hostmesh.worker.distributed import require_joined
-from hostmesh.worker.words import count
+from hostmesh.worker.process.words import count
 
 
 def make_mesh(

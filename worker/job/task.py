@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hostmesh.worker.coordination import JSON, exchange, require_same, share_failure
 from hostmesh.worker.errors import DataError
 from hostmesh.worker.loading.rows import Block
+from hostmesh.worker.process.coordination import JSON, exchange, require_same, share_failure
 from hostmesh.worker.sources import Source
 from hostmesh.worker.verify.fingerprint import describe_source, fingerprint_records
 

@@ -30,10 +30,10 @@ from hostmesh.worker.preemption import handle_preemption, preemption_requested
 from hostmesh.worker.process.facts import send_fact
 from hostmesh.worker.process.freed_memory import keep_freed_memory
 from hostmesh.worker.process.recorder import phase
+from hostmesh.worker.process.words import count
 from hostmesh.worker.reporting.values import to_json
 from hostmesh.worker.sources import Source, open_source
 from hostmesh.worker.streams.stream import Stream
-from hostmesh.worker.words import count
 
 DEFAULT_EPOCHS = 15
 # Steps given to the devices and not yet done: enough to keep them busy, few enough to notice a slow loader.

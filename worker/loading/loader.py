@@ -12,7 +12,6 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
-from hostmesh.worker.coordination import require_same, share_failure
 from hostmesh.worker.distributed import identity_of_itself, require_joined
 from hostmesh.worker.errors import as_data_error
 from hostmesh.worker.loading import tampering
@@ -24,6 +23,7 @@ from hostmesh.worker.loading.reader import Collate, Map, SourceReader, Transform
 from hostmesh.worker.loading.schedule import Schedule, check_step
 from hostmesh.worker.loading.shardings import describe_sharding, make_shardings
 from hostmesh.worker.loading.source_rows import SourceRows
+from hostmesh.worker.process.coordination import require_same, share_failure
 from hostmesh.worker.process.freed_memory import keep_freed_memory
 from hostmesh.worker.process.recorder import RECORDER
 from hostmesh.worker.sources import as_source

@@ -13,11 +13,11 @@ from typing import Any
 
 import jax
 
-from hostmesh.worker.coordination import exchange
 from hostmesh.worker.errors import CheckpointError
+from hostmesh.worker.process.coordination import exchange
 from hostmesh.worker.process.machine import host_name
+from hostmesh.worker.process.words import list_some
 from hostmesh.worker.saving.ownership import Ownership, own
-from hostmesh.worker.words import list_some
 
 # A network filesystem may show a new file to other hosts a little late.
 TOKEN_TIMEOUT = 5.0

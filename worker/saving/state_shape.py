@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import jax
 
 from hostmesh.worker.errors import CheckpointError
-from hostmesh.worker.words import list_some
+from hostmesh.worker.process.words import list_some
 
 PyTree: TypeAlias = Any
 

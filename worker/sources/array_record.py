@@ -13,11 +13,11 @@ import numpy as np
 
 from hostmesh.worker.errors import DataError
 from hostmesh.worker.loading.rows import Block, Ids, Record
+from hostmesh.worker.process.words import list_some
 from hostmesh.worker.sources.base import BlockSource, RecordSource
 from hostmesh.worker.specs.functions import find_function
 from hostmesh.worker.specs.spec import Spec
 from hostmesh.worker.verify.content import Content, of_files
-from hostmesh.worker.words import list_some
 
 # For random access; beyond this the options of the reader made no measurable difference.
 READER_OPTIONS = "readahead_buffer_size:0,max_parallelism:0"

@@ -8,8 +8,8 @@ import sys
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
-from hostmesh.worker.coordination import exchange
 from hostmesh.worker.errors import DisagreementError
+from hostmesh.worker.process.coordination import exchange
 from hostmesh.worker.streams.stream import Stream
 
 # Of a source the batches delivered; of a stream {"step": …, "shards": {"0": …}}, for the shards a process answers for.

@@ -13,11 +13,11 @@ from typing import Any
 
 import jax
 
-from hostmesh.worker.coordination import exchange, name_processes, open_rendezvous
 from hostmesh.worker.errors import DisagreementError
+from hostmesh.worker.process.coordination import exchange, name_processes, open_rendezvous
 from hostmesh.worker.process.machine import host_name
+from hostmesh.worker.process.words import list_some
 from hostmesh.worker.verify.content import Content
-from hostmesh.worker.words import list_some
 
 # The share of time in which the thread works, and its pauses after each megabyte: it reads at most 64 MB/s and takes at
 # most a twentieth of a core. Its priority is not lowered: a thread of low priority that is not scheduled while it holds

@@ -15,7 +15,7 @@ JAX = re.compile(r"/(jax|jaxlib)/")
 OURS = re.compile(r"/hostmesh/(worker|launcher)/|/start\.py$")
 LIBRARY = re.compile(r"/(site|dist)-packages/|/lib(64)?/python3|^<|/usr/lib/python3")
 # Parts of ours in which a process waits for what the others say.
-WAITS = re.compile(r"/hostmesh/worker/(coordination|distributed|preemption)\.py$")
+WAITS = re.compile(r"/hostmesh/worker/(process/coordination|distributed|preemption)\.py$")
 LOADS = re.compile(r"/hostmesh/worker/(loading|streams|sources)/")
 # Of the standard library: a thread that waits in them waits for its caller's sake.
 WAITING_TOOLS = re.compile(r"/(threading|queue|selectors|concurrent/futures/\w+)\.py$")

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from urllib.parse import quote
 
 from hostmesh.worker.errors import DisagreementError
-from hostmesh.worker.words import plural
+from hostmesh.worker.process.words import plural
 
 JSON: TypeAlias = "None | bool | int | float | str | Sequence[JSON] | Mapping[str, JSON]"
 
