@@ -157,7 +157,10 @@ def seconds(text: str) -> float:
 
 
 def seconds_or_never(text: str) -> float:
-    return 0.0 if text == "0" else seconds(text)
+    try:
+        return 0.0 if text == "0" else seconds(text)
+    except argparse.ArgumentTypeError:
+        raise argparse.ArgumentTypeError(f"found {text}, wanted a number of seconds, or 0 for never") from None
 
 
 def parse_check(argv: list[str]) -> argparse.Namespace:

@@ -311,8 +311,9 @@ def test_where_jax_gives_up_first_the_one_that_stood_still_is_named(story: Tell)
     told.exit_at(101, 0, 1)
     told.exit_at(101, 1, 1)
     verdict = told.run()
-    assert (verdict.exit_code, verdict.process_id) == (124, 2) and "is stopped" in verdict.message
-    assert told.inbox.seconds < 110
+    assert (verdict.exit_code, verdict.process_id) == (124, 2)
+    assert "the run failed: process 2 on b is stopped" in verdict.message
+    assert "jax in 2 others gave up waiting" in verdict.message and told.inbox.seconds < 110
 
 
 # Hosts that cannot reach each other.

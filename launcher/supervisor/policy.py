@@ -100,7 +100,7 @@ def decide_absent(state: RunState, now: float) -> Decision | None:
     """Victims without a cause: has somebody left as if all were done, or does jax name one that still runs?"""
     victims = state.victims
     if (hang := state.stood_still) is not None and all(victim.lost_a_peer for victim in victims):
-        return End(hang)  # jax itself gave up before the timeout of a hang
+        return End(verdict.given_up(hang, [victim.process_id for victim in victims]))
     if leaver := failures.find_leaver(state.early_leavers, victims, now, state.everyone_ended):
         return End(verdict.process_left(leaver, victims, state.logs))
     if (told := decide_network(state, min(victim.at for victim in victims), now)) is not None:

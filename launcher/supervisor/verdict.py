@@ -147,6 +147,13 @@ def process_unheard(process_id: int, host: str, victims: Sequence[Failure], logs
     )
 
 
+def given_up(hang: Verdict, victims: Sequence[int]) -> Verdict:
+    """jax gave up before the timeout of a hang, and the one that was waited for is known."""
+    who = "another process" if len(victims) == 1 else f"{len(victims)} others"
+    message = f"the run failed: {hang.cause or hang.message}; jax in {who} gave up waiting"
+    return replace(hang, message=message, victims=len(victims), victim_ids=tuple(victims))
+
+
 def network_broken(problem: str, victims: Sequence[int], logs: str) -> Verdict:
     """Processes lost peers that still ran: no process is to blame."""
     count = len(victims)
