@@ -10,6 +10,7 @@ from hostmesh.launcher.supervisor.failures import Failure, crashed_alike
 from hostmesh.launcher.supervisor.others import Others, count_others
 from hostmesh.launcher.supervisor.run_state import RunState
 from hostmesh.launcher.supervisor.verdict import Verdict
+from hostmesh.launcher.supervisor.waited_in_vain import given_up, network_broken
 
 # Seconds that the other hosts get to answer once one has refused.
 REFUSED_TIMEOUT = 10.0
@@ -100,7 +101,7 @@ def decide_absent(state: RunState, now: float) -> Decision | None:
     """Victims without a cause: has somebody left as if all were done, or does jax name one that still runs?"""
     victims = state.victims
     if (hang := state.stood_still) is not None and all(victim.lost_a_peer for victim in victims):
-        return End(verdict.given_up(hang, [victim.process_id for victim in victims]))
+        return End(given_up(hang, [victim.process_id for victim in victims]))
     if leaver := failures.find_leaver(state.early_leavers, victims, now, state.everyone_ended):
         return End(verdict.process_left(leaver, victims, state.logs))
     if (told := decide_network(state, min(victim.at for victim in victims), now)) is not None:
@@ -126,7 +127,7 @@ def decide_network(state: RunState, began: float, now: float) -> Decision | None
     return (
         None
         if problem is None
-        else End(verdict.network_broken(problem.text, [each.process_id for each in state.victims], state.logs))
+        else End(network_broken(problem.text, [each.process_id for each in state.victims], state.logs))
     )
 
 

@@ -147,29 +147,6 @@ def process_unheard(process_id: int, host: str, victims: Sequence[Failure], logs
     )
 
 
-def given_up(hang: Verdict, victims: Sequence[int]) -> Verdict:
-    """jax gave up before the timeout of a hang, and the one that was waited for is known."""
-    who = "another process" if len(victims) == 1 else f"{len(victims)} others"
-    message = f"the run failed: {hang.cause or hang.message}; jax in {who} gave up waiting"
-    return replace(hang, message=message, victims=len(victims), victim_ids=tuple(victims))
-
-
-def network_broken(problem: str, victims: Sequence[int], logs: str) -> Verdict:
-    """Processes lost peers that still ran: no process is to blame."""
-    count = len(victims)
-    detail = [
-        f"{count_things(count, 'process')} {'was' if count == 1 else 'were'} ended by jax for that.",
-        f"Logs: {logs}",
-    ]
-    return Verdict(
-        *("hang", EXIT_HANG, f"the run failed: {problem}", None, None, count, detail),
-        kind=kinds.HANG,
-        sure=kinds.LIKELY,
-        evidence=("their agents tried to connect", "processes lost peers that still ran"),
-        victim_ids=tuple(victims),
-    )
-
-
 def disagreement(
     found: Disagreement, process_id: int | None, host: str | None, failures: Sequence[Failure], logs: str
 ) -> Verdict:
