@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from hostmesh.launcher.supervisor.stuck.watch import Watch
     from hostmesh.launcher.supervisor.verdict import Verdict
 
+# It looks at all processes, which may be a thousand, and is asked at every event.
+LOOK_EVERY = 0.2
 # Seconds without movement after which it is worth while to load what a run that moves never needs.
 WATCHED_AFTER = 2.0
 
@@ -26,9 +28,13 @@ class HangWatch:
         self._cluster, self._records, self._channels = cluster, records, channels
         self._watch: Watch | None = None
         self._stragglers = Stragglers()
+        self._looked_at = float("-inf")
 
     def look(self, state: RunState, now: float) -> Verdict | None:
         """A verdict ends the run."""
+        if now - self._looked_at < LOOK_EVERY:
+            return None
+        self._looked_at = now
         self._name_straggler(state, now)
         self._go_on_trying(state)
         if not state.progress or now - state.moved_at < WATCHED_AFTER:
