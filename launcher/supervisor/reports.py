@@ -10,7 +10,6 @@ from hostmesh.launcher import wire
 from hostmesh.launcher.chaos.telling import tell_done
 from hostmesh.launcher.output.metrics import Metrics
 from hostmesh.launcher.supervisor import verdict
-from hostmesh.launcher.supervisor.cause import find_cause
 from hostmesh.launcher.supervisor.failures import NO_CRASH, NO_MEMORY, Failure
 from hostmesh.launcher.supervisor.host import HostState
 from hostmesh.launcher.supervisor.link.inbox import Inbox
@@ -94,6 +93,8 @@ class Reports:
         failure = Failure(event.process_id, host.name, event.code, began, tail, crash, give, memory)
         (state.failures if event.code != 0 else state.leavers).append(failure)
         if event.code != 0:
+            from hostmesh.launcher.supervisor.cause import find_cause  # few runs need it
+
             ended = find_cause(failure, state.steps.get(event.process_id)).ended
             self.tell_who_goes_on(f"process {event.process_id} on {host.name} {ended}")
 

@@ -7,9 +7,8 @@ the others: who never waits is who they wait for.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median, median_low
 
 from hostmesh.launcher.supervisor.progress import Progress
 
@@ -93,8 +92,13 @@ def find_straggler(shares: Mapping[int, Share | None]) -> Straggler | None:
         return None
     slowest = min(known, key=lambda process_id: known[process_id].waiting)
     others = [share for process_id, share in known.items() if process_id != slowest]
-    held_up = median_low(share.waiting for share in others) - known[slowest].waiting
+    held_up = middle([share.waiting for share in others]) - known[slowest].waiting
     if held_up <= MIN_SHARE:
         return None
-    loading = known[slowest].loading - median(share.loading for share in others)
+    loading = known[slowest].loading - middle([share.loading for share in others])
     return Straggler(slowest, held_up, loading, known[slowest].step_seconds)
+
+
+def middle(values: Sequence[float]) -> float:
+    """The median, or the lower one of two; the module `statistics` would take longer to import than all of this."""
+    return sorted(values)[(len(values) - 1) // 2]
