@@ -85,16 +85,32 @@ def test_other_threads_do_not_write_it(file: RecordFile) -> None:
     assert seen == ["starting"]
 
 
-def test_children_do_not_write_their_parents_record(file: RecordFile) -> None:
-    RECORDER.begin_step(5)
-    child = os.fork()
-    if child == 0:
-        RECORDER.begin_step(6)
-        os._exit(0)
-    os.waitpid(child, 0)
-    code = "from hostmesh.worker.process.recorder import RECORDER; RECORDER.open(); RECORDER.begin_step(9)"
-    subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONPATH": str(REPO / "src")})
-    assert (read(file).step, read(file).pid) == (5, os.getpid())
+CHILDREN = """
+import os, subprocess, sys
+from hostmesh.worker.process.recorder import RECORDER
+RECORDER.open()
+if len(sys.argv) > 1:
+    RECORDER.begin_step(9)
+    sys.exit()
+RECORDER.begin_step(5)
+child = os.fork()
+if child == 0:
+    RECORDER.begin_step(6)
+    os._exit(0)
+os.waitpid(child, 0)
+subprocess.run([sys.executable, __file__, "child"], check=True)
+print(os.getpid())
+"""
+
+
+def test_children_do_not_write_their_parents_record(tmp_path: Path) -> None:
+    file = RecordFile(str(tmp_path / "record"))
+    file.make()
+    (tmp_path / "script.py").write_text(CHILDREN)
+    env = {**os.environ, RECORD_FILE: file.path, "PYTHONPATH": str(REPO / "src")}
+    command = [sys.executable, str(tmp_path / "script.py")]
+    parent = subprocess.run(command, check=True, env=env, capture_output=True, text=True)
+    assert (read(file).step, read(file).pid) == (5, int(parent.stdout))
 
 
 @pytest.mark.parametrize("data", [b"", b"\0" * SIZE, b"\xff" * SIZE, b"x"])

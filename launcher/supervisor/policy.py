@@ -100,6 +100,8 @@ def decide_failure(state: RunState, now: float) -> Decision | None:
 def decide_absent(state: RunState, now: float) -> Decision | None:
     """Victims without a cause: has somebody left as if all were done, or does jax name one that still runs?"""
     victims = state.victims
+    if not victims:
+        return None
     if (hang := state.stood_still) is not None and all(victim.lost_a_peer for victim in victims):
         return End(given_up(hang, [victim.process_id for victim in victims]))
     if leaver := failures.find_leaver(state.early_leavers, victims, now, state.everyone_ended):
@@ -116,7 +118,7 @@ def decide_absent(state: RunState, now: float) -> Decision | None:
 
 def decide_network(state: RunState, began: float, now: float) -> Decision | None:
     """Processes have lost peers that still run: can their hosts reach each other?"""
-    if not state.tries_network or state.everyone_ended or len(state.with_agent) < 2:
+    if not state.tries_network or state.everyone_ended or state.early_leavers or len(state.with_agent) < 2:
         return None
     trial = state.network
     if trial is None or trial.began < began:

@@ -70,7 +70,8 @@ class HangWatch:
         own = {host.number: host.addresses for host in state.with_agent}
         inner = {number: host.internal_address for number, host in enumerate(self._cluster.hosts)}
         given = {number: address for number, address in inner.items() if address is not None}
-        state.network = NetworkTrial(find_addresses(own, given), state.coordinator, now)
+        coordinator = None if 0 in state.exits else state.coordinator  # which is gone with process 0
+        state.network = NetworkTrial(find_addresses(own, given), coordinator, now)
         for host in state.with_agent:
             self._channels[host.number].send(wire.Listen())
 
