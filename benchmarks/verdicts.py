@@ -435,7 +435,7 @@ def show_torchrun(options: argparse.Namespace) -> None:
 def torchrun(fault: str, culprit: int) -> tuple[bool, float | None]:
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "train.py").write_text(TORCH)
-        command = [str(Path(sys.executable).parent / "torchrun"), "--nproc-per-node", str(COUNT), "--master-port", "0"]
+        command = [str(Path(sys.executable).parent / "torchrun"), "--standalone", "--nproc-per-node", str(COUNT)]
         with Path(folder, "out").open("wb") as out:
             process = subprocess.Popen(
                 [*command, "train.py", fault, str(culprit)], cwd=folder, stdout=out, stderr=out, start_new_session=True
