@@ -302,10 +302,13 @@ def test_an_agent_that_does_not_answer_holds_up_no_verdict(story: Tell) -> None:
     assert verdict.process_id == 2 and "is stopped" in verdict.message and told.inbox.seconds < 37
 
 
-def test_where_jax_gives_up_first_the_one_that_stood_still_is_named(story: Tell) -> None:
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_where_jax_gives_up_first_the_one_that_stood_still_is_named(story: Tell, is_kept: bool) -> None:
     told = story({0: IN_JAX, 1: IN_JAX, 3: IN_JAX}, hang_timeout=HangTimeout(0.0))
-    step_all(told, 2, 5)
-    told.say_at(4, 1, observe(2, 5, state="T"))
+    if is_kept:
+        step_all(told, 2, 5)
+    told.say_at(4, 1, wire.Observed(2, "T") if not is_kept else observe(2, 5, state="T"))
+    told.say_at(99, 0, wire.Output(0, b"something is wrong with a peer\n"))
     lost = {"type": "XlaRuntimeError", "message": "UNAVAILABLE: heartbeat", "lost_peer": True}
     told.say_at(100, 0, wire.Fact("crash", 0, lost), wire.Fact("crash", 1, lost))
     told.exit_at(101, 0, 1)

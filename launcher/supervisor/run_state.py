@@ -150,9 +150,13 @@ class RunState:
 
     @property
     def stood_still(self) -> Verdict | None:
-        """Who held the others up, if nobody that still runs has moved since that was found out."""
-        running = (each for process_id, each in self.progress.items() if process_id not in self.exits)
-        return self.hang if all(each.moved_at <= self.hang_since for each in running) else None
+        """Who held the others up, if it has not moved since that was found out. What the others say when they give up
+        is no movement."""
+        if self.hang is None:
+            return None
+        culprit = self.hang.process_id
+        looked_at = [culprit] if culprit is not None else self.progress.keys() - self.exits.keys() - self.crashes.keys()
+        return self.hang if all(self.progress[each].moved_at <= self.hang_since for each in looked_at) else None
 
     def find_network_problem(self) -> NetworkProblem | None:
         return None if self.network is None else self.network.find_problem([host.name for host in self.hosts])

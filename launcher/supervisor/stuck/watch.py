@@ -85,6 +85,8 @@ class Watch:
         """That of the phase in which the culprits are; where nobody is one, the longest of all."""
         if diagnosis.cause is Doing.LEFT and all(each.doing is Doing.WAITING for each in diagnosis.others):
             return min(LEFT_TIMEOUT, self._limit("step", state))
+        if diagnosis.cause is Doing.STOPPED:
+            return self._limit("step", state)  # whatever it was doing, it does not go on
         if not diagnosis.is_known and not self.timeout.is_given and any(map(is_busy, diagnosis.others)):
             return math.inf  # it may be a long evaluation: nobody has said how long is too long
         phases = {each.phase for each in (diagnosis.culprits or diagnosis.others) if each.doing is not Doing.LEFT}
