@@ -27,7 +27,8 @@ REPO = Path(__file__).parent.parent
 LAUNCH = [sys.executable, "-P", "-c", "from hostmesh.launcher.cli import main; main()"]
 COUNT = 4
 STEP = 12
-AFTER = 6.0
+# Seconds after which a script is at its steps: what stands still while it compiles has an hour.
+AFTER, AFTER_ON_HOSTS = 6.0, 12.0
 TIMEOUT = 240.0
 WITH_LOADER = """
 import os, sys, threading, time
@@ -216,7 +217,8 @@ def run_fault(fault: Fault, job: str, seed: int, options: argparse.Namespace) ->
     with tempfile.TemporaryDirectory() as folder:
         text = JOBS[job].replace("{steps}", str(fault.steps))
         if fault.is_chaos:
-            when = f"step: {STEP + seed}" if job == "loader" else f"after: {AFTER + 0.3 * seed}"
+            after = (AFTER_ON_HOSTS if options.hosts else AFTER) + 0.3 * seed
+            when = f"step: {STEP + seed}" if job == "loader" else f"after: {after}"
             fields = ", ".join((f"kind: {fault.name}", f"process: {culprit}", when))
             Path(folder, "faults.yaml").write_text(f"seed: {seed}\nfaults:\n  - {{{fields}}}\n")
             result = launch(folder, text, ["--chaos", "faults.yaml"], options)
