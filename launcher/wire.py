@@ -159,7 +159,8 @@ class Observed(NamedTuple):
     many seconds that phase has `lasted`, the number of all changes so far, whether it tells its steps (`is_kept`), and
     how many seconds it has spent `loading`, `saving` and `compiling` in all.
 
-    In so many of the agent's `looks` at it, one a second, the process has waited inside jax (`waits`).
+    In so many of the agent's `looks` at it, one a second, the process has waited inside jax (`waits`), or had done
+    something since the last look (`moves`, of one that does not tell its steps).
     """
 
     process_id: int
@@ -174,6 +175,7 @@ class Observed(NamedTuple):
     compiling: float = 0.0
     looks: int = 0
     waits: int = 0
+    moves: int = 0
 
 
 class Examined(NamedTuple):

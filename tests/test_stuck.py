@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import HANGS, LiveRun, Script, Start, processes_of
+from conftest import HANGS, Launch, LiveRun, Script, Start, processes_of
 from fake_agent import HELLO, FakeAgent
 from stories import Story
 
@@ -245,6 +245,15 @@ def test_who_tells_no_steps_moves_when_it_prints(story: Tell) -> None:
     assert told.run().exit_code == 0
 
 
+def test_who_tells_no_steps_moves_when_its_agent_sees_it_work(story: Tell) -> None:
+    told = story(dict.fromkeys(range(4), IN_JAX), hang_timeout=HangTimeout(30.0))
+    for second in range(3, 100, 20):
+        told.say_at(second, 1, wire.Observed(3, moves=second))
+    for process_id in range(4):
+        told.exit_at(105, process_id, 0)
+    assert told.run().exit_code == 0
+
+
 def test_without_a_timeout_scripts_that_tell_no_steps_are_only_told_about(story: Tell) -> None:
     told = story({0: IN_JAX, 1: IN_JAX, 2: ASLEEP, 3: IN_JAX})
     for process_id in range(4):
@@ -446,6 +455,12 @@ TEXTS = {
     "native": "computes at",
     "leave": "has ended its script",
 }
+
+
+def test_an_unmodified_script_that_works_in_silence_is_left_alone(launch: Launch, script: Script) -> None:
+    text = UNMODIFIED.replace("total = add", "time.sleep(0.02)\n    total = add")
+    done = launch("--local", "3", "--hang-timeout", "5", script(text), "none", "0")
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(

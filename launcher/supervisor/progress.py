@@ -11,8 +11,8 @@ from hostmesh.launcher import wire
 class Progress:
     """Of one process. Times are those of the inbox's `now`.
 
-    A process that tells its steps moves when its record changes. Of any other it counts as well when it prints or says
-    something: there is nothing better.
+    A process that tells its steps moves when its record changes. Any other moves when it prints or says something, or
+    when its agent sees that it does something.
     """
 
     moved_at: float
@@ -27,12 +27,15 @@ class Progress:
     compiling: float = 0.0
     looks: int = 0
     waits: int = 0
+    moves: int = 0
     examined: wire.Examined | None = None
     examined_at: float = float("-inf")
 
     def note_observed(self, event: wire.Observed, now: float) -> None:
         self.is_stopped = event.state == "T"
         self.looks, self.waits = event.looks, event.waits
+        if event.moves > self.moves and not event.is_kept:
+            self.moves, self.moved_at = event.moves, now
         if not event.phase:
             return
         if event.changes != self.changes or event.step != self.step:

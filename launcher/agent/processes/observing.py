@@ -8,7 +8,7 @@ from typing import Any, Callable, Deque, Dict, Optional, Tuple
 
 from hostmesh.launcher import wire
 from hostmesh.launcher.agent.processes.native import NativeStack
-from hostmesh.launcher.agent.processes.proc import read_status
+from hostmesh.launcher.agent.processes.proc import count_pauses, read_status
 from hostmesh.launcher.agent.processes.process import Process
 from hostmesh.launcher.agent.processes.registry import Processes
 from hostmesh.worker.process.record import Record
@@ -18,15 +18,21 @@ LOOK_EVERY = 1.0
 LOOKS_KEPT = 4
 # Of a core: a process that uses less, and is inside jax, waits for others or for its devices.
 IDLE = 0.2
+# The same: one that uses more, and pauses in between, goes on with its work. One that only looks again and again
+# whether it may go on uses less, and one that is lost in a computation does not pause.
+WORKING = 0.005
 SECOND = 1e9
 
 
 class Sight:
-    """What the looks at one process have shown so far: how many there were, and in how many of them it waited."""
+    """What the looks at one process have shown so far: how many there were, in how many of them it waited, and in how
+    many it had done something since the last one."""
 
     def __init__(self, pid: int) -> None:
-        self.looks = self.waits = 0
+        self.looks = self.waits = self.moves = 0
         self.sent: Any = None
+        self._pid = pid
+        self._pauses = 0
         self._stack = NativeStack(pid)
         self._cpu: Deque[Tuple[float, float, float]] = deque(maxlen=LOOKS_KEPT)
 
@@ -37,6 +43,10 @@ class Sight:
             self.looks += 1
             is_idle = cpu - before[1] < IDLE * (now - before[0])
             self.waits += is_idle and self._stack.waits_in_jax()
+        pauses = count_pauses(self._pid)
+        if before is not None and pauses > self._pauses and cpu - before[1] >= WORKING * (now - before[0]):
+            self.moves += 1
+        self._pauses = pauses
 
     def cores(self) -> Tuple[Optional[float], Optional[float]]:
         """How many cores the process, and its main thread alone, have used of late; None where that is not known."""
@@ -85,12 +95,15 @@ class Observing:
 
     def _send_changes(self, process: Process, state: str) -> None:
         sight, record = self._sight(process), process.record.read()
-        key = (record and (record.changes, record.step), state)
-        if key == sight.sent or (sight.sent is None and key == (None, "")):
+        # The steps of a process that tells them say more than that it does something.
+        moves = sight.moves if record is None or not record.is_kept else 0
+        key = (record and (record.changes, record.step), state, moves)
+        if key == sight.sent or (sight.sent is None and key == (None, "", 0)):
             return
         sight.sent = key
         fields = _fields(record) if record is not None else {}
-        self._send(wire.Observed(process.process_id, state, looks=sight.looks, waits=sight.waits, **fields))
+        observed = wire.Observed(process.process_id, state, looks=sight.looks, waits=sight.waits, moves=moves, **fields)
+        self._send(observed)
 
 
 def _fields(record: Record) -> Dict[str, Any]:

@@ -37,6 +37,15 @@ def read_status(pid: int, thread: Optional[int] = None) -> Optional[Status]:
         return None
 
 
+def count_pauses(pid: int) -> int:
+    """How often the main thread has gone to sleep by itself: in a thread that waits this stands still, and in one that
+    computes without a pause as well."""
+    for line in _read_text(f"/proc/{pid}/task/{pid}/status").splitlines():
+        if line.startswith("voluntary_ctxt_switches:"):
+            return int(line.split()[1])
+    return 0
+
+
 def list_threads(pid: int) -> List[int]:
     try:
         return sorted(map(int, os.listdir(f"/proc/{pid}/task")))[:MAX_THREADS]
