@@ -331,14 +331,16 @@ def test_where_jax_gives_up_first_the_one_that_stood_still_is_named(story: Tell,
 # Hosts that cannot reach each other.
 
 
-def trial(*unreached: tuple[int, int], cut_off: tuple[int, ...] = (), hosts: int = 3) -> NetworkTrial:
+def trial(
+    *unreached: tuple[int, int], cut_off: tuple[int, ...] = (), hosts: int = 3, refused: str | None = None
+) -> NetworkTrial:
     addresses = {n: [f"10.0.0.{n}"] for n in range(hosts)}
     made = NetworkTrial(addresses, ("10.0.0.0", 4711), ports={n: 100 + n for n in range(hosts)})
     for host in range(hosts):
         made.problems[host] = {
             f"10.0.0.{n}:{100 + n}": "no answer" if (host, n) in unreached else None for n in range(hosts) if n != host
         }
-        made.problems[host]["10.0.0.0:4711"] = "Connection refused" if host in cut_off else None
+        made.problems[host]["10.0.0.0:4711"] = "no answer" if host in cut_off else refused
     return made
 
 
@@ -346,10 +348,11 @@ def trial(*unreached: tuple[int, int], cut_off: tuple[int, ...] = (), hosts: int
     ("made", "text", "host"),
     [
         (trial(), None, None),
+        (trial(refused="Connection refused"), None, None),
         (trial((0, 1), (1, 0)), "a and b cannot reach each other (10.0.0.1:101: no answer)", None),
         (trial((2, 1)), "c cannot reach b (10.0.0.1:101: no answer)", None),
         (trial((0, 1), (1, 0), (1, 2), (2, 1)), "b and a, c cannot reach each other", 1),
-        (trial(cut_off=(2,)), "c cannot reach the coordinator on a at 10.0.0.0:4711 (Connection refused)", 2),
+        (trial(cut_off=(2,)), "c cannot reach the coordinator on a at 10.0.0.0:4711 (no answer)", 2),
         (trial(cut_off=(1,), hosts=2), "b cannot reach the coordinator on a at 10.0.0.0:4711", None),
         (NetworkTrial({0: ["10.0.0.1"], 1: []}, None, 0.0, {0: 1, 1: 2}, {0: {}, 1: {}}), None, None),
     ],

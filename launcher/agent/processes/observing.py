@@ -20,7 +20,7 @@ LOOKS_KEPT = 4
 IDLE = 0.2
 # The same: one that uses more, and pauses in between, goes on with its work. One that only looks again and again
 # whether it may go on uses less, and one that is lost in a computation does not pause.
-WORKING = 0.005
+WORKING = 0.02
 SECOND = 1e9
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,6 +13,7 @@ from hostmesh.launcher.words import list_some
 # Each host tries all others; more of them would be more of the same.
 MAX_HOSTS = 64
 TRIAL_TIMEOUT = 5.0
+REFUSED = os.strerror(errno.ECONNREFUSED)
 
 
 @dataclass(frozen=True)
@@ -70,10 +73,12 @@ class NetworkTrial:
         if self.coordinator is None:
             return None
         key = "{}:{}".format(*self.coordinator)
-        cut_off = [host for host, problems in sorted(self.problems.items()) if host != 0 and problems.get(key)]
+        # Who is refused has reached the host: process 0 has not begun to listen, or is gone.
+        problems = {host: each.get(key) for host, each in sorted(self.problems.items()) if host != 0}
+        cut_off = [host for host, problem in problems.items() if problem and problem != REFUSED]
         if not cut_off:
             return None
-        who, why = list_some([names[host] for host in cut_off]), self.problems[cut_off[0]][key]
+        who, why = list_some([names[host] for host in cut_off]), problems[cut_off[0]]
         text = f"{who} cannot reach the coordinator on {names[0]} at {key} ({why}): is a firewall between them?"
         return NetworkProblem(text, cut_off[0] if len(cut_off) == 1 and len(self.problems) > 2 else None)
 
