@@ -21,6 +21,7 @@ from hostmesh.worker.saving.ownership import Ownership, own
 
 # A network filesystem may show a new file to other hosts a little late.
 TOKEN_TIMEOUT = 5.0
+MAX_LOOKS = 5
 # `40.orbax-checkpoint-tmp-1f2e3d`: a save that never ended. `40.old`: a step that is being removed.
 LEFTOVER = re.compile(r"\d+\.(orbax-checkpoint-tmp.*|old)")
 
@@ -40,13 +41,16 @@ class CheckpointFolder:
         self.list_steps()
 
     def list_steps(self) -> None:
-        """Finds the saved steps, the same on all processes."""
-        found = exchange("list the saved steps", _try_to_list(self.path) if jax.process_index() == 0 else None)[0]
-        if isinstance(found, str):
-            raise CheckpointError(f"{self.path} cannot be read: {found}")
-        self.steps = found
-        if self.read_only and found:
-            _require_seen(self.path / str(found[-1]))
+        """Finds the saved steps, the same on all processes. A reader may be so slow that the newest step is gone again:
+        then it looks once more."""
+        for _ in range(MAX_LOOKS):
+            found = exchange("list the saved steps", _try_to_list(self.path) if jax.process_index() == 0 else None)[0]
+            if isinstance(found, str):
+                raise CheckpointError(f"{self.path} cannot be read: {found}")
+            self.steps = found
+            if not (self.read_only and found) or _is_seen(self.path / str(found[-1])):
+                return
+        raise CheckpointError(f"{self.path} changes faster than it can be read: its owner removes what was just listed")
 
     def why_not_owned(self) -> str | None:
         """Why nothing may be written here any more, or None; only process 0 knows it."""
@@ -106,9 +110,13 @@ def _require_shared(folder: Path) -> None:
         )
 
 
-def _require_seen(step: Path) -> None:
+def _is_seen(step: Path) -> bool:
+    """By all processes; False if it is gone, because not even process 0 sees it any more, which has just listed it."""
     if problems := _collect_problems(None if _appears(step) else f"does not see step {step.name}"):
+        if exchange("look for a step again", not step.exists())[0]:
+            return False
         raise CheckpointError(f"{step.parent} is not shared: {problems}; wanted one folder that all hosts mount")
+    return True
 
 
 def _collect_problems(problem: str | None) -> str:
