@@ -462,7 +462,7 @@ TEXTS = {
 
 def test_an_unmodified_script_that_works_in_silence_is_left_alone(launch: Launch, script: Script) -> None:
     text = UNMODIFIED.replace("total = add", "time.sleep(0.02)\n    total = add")
-    done = launch("--local", "3", "--hang-timeout", "5", script(text), "none", "0")
+    done = launch("--local", "3", "--hang-timeout", "7", script(text), "none", "0")
     assert done.returncode == 0, done.stderr
 
 
@@ -472,7 +472,7 @@ def test_an_unmodified_script_that_works_in_silence_is_left_alone(launch: Launch
     ids=["stop", "native", "lock, unmodified", "leave, unmodified"],
 )
 def test_real_processes(start: Start, script: Script, text: str, kind: str, culprit: int) -> None:
-    run: LiveRun = start("--local", "3", "--hang-timeout", "5", script(text, f"{kind}.py"), kind, str(culprit))
+    run: LiveRun = start("--local", "3", "--hang-timeout", "8", script(text, f"{kind}.py"), kind, str(culprit))
     assert run.launcher.wait(HANGS) == 124, run.stderr
     message = run.await_event("run ended")["message"]
     assert f"the run hangs: process {culprit} on localhost {TEXTS[kind]}" in message
