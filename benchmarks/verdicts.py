@@ -24,6 +24,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 REPO = Path(__file__).parent.parent
+sys.path.insert(0, str(REPO / "tests"))
+
+from conftest import processes_of  # noqa: E402  # of a compose cluster as well: its hosts run on this machine
+
 LAUNCH = [sys.executable, "-P", "-c", "from hostmesh.launcher.cli import main; main()"]
 COUNT = 4
 STEP = 12
@@ -251,21 +255,7 @@ def launch(folder: str, job: str, more: Sequence[str], options: argparse.Namespa
     faults = [event["detail"]["at"] for event in events if event["event"] in ("chaos", "fault")]
     ended = next(event["time"] for event in events if event["event"] == "run ended")
     began = faults[0] if faults else ended
-    return {**result, "fault_at": began, "ended": ended, "survivors": len(survivors(result["run"]))}
-
-
-def survivors(run: str) -> list[int]:
-    """Processes of the run on this machine; the hosts of a compose cluster are processes of this machine as well."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        try:
-            environ = (entry / "environ").read_bytes().split(b"\0")
-            state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
-        except (OSError, IndexError):
-            continue
-        if f"HOSTMESH_RUN_ID={run}".encode() in environ and state not in "ZX":
-            found.append(int(entry.name))
-    return found
+    return {**result, "fault_at": began, "ended": ended, "survivors": len(processes_of(result["run"]))}
 
 
 def show(outcomes: dict[tuple[str, str], list[Outcome]], options: argparse.Namespace) -> None:
@@ -335,16 +325,13 @@ import jax, jax.numpy as jnp, numpy as np
 import hostmesh
 hostmesh.join()
 mesh = hostmesh.make_mesh(data=-1)
-loader = hostmesh.Loader({{"x": np.ones((640, 8), "f4")}}, mesh, batch_size=64)
+loader = hostmesh.Loader({{"x": np.ones((640, 8), "f4")}}, mesh, batch_size=64, steps=400)
 add = jax.jit(lambda total, batch: total + batch["x"].sum())
 total = jnp.zeros(())
 if jax.process_index() == {slow}:
     busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(4)]
-began = time.time()
 for batch in loader:
     total = add(total, batch).block_until_ready()
-    if hostmesh.preemption_requested(loader.step) if False else loader.step >= 400:
-        break
 if jax.process_index() == {slow}:
     for each in busy:
         each.kill()

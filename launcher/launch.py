@@ -10,7 +10,6 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hostmesh.launcher.chaos.telling import summarise, tell_end
 from hostmesh.launcher.cluster.model import Cluster
 from hostmesh.launcher.environment import check_environment
 from hostmesh.launcher.errors import UsageError
@@ -78,6 +77,8 @@ def launch_plan(plan: Plan, runs: Path, as_json: bool, view: View, command: list
     if not supervisor.has_told:
         screen.note(f"launch: {verdict.text(took=f' in {seconds:.1f} s' if verdict.exit_code == 0 else '')}")
     if plan.faults:
+        from hostmesh.launcher.chaos.telling import tell_end
+
         screen.note(tell_end(plan.faults, supervisor.state.faults_told))
     while not (screen.finish(timeout=0.5) and events.finish(timeout=0.5)):
         if supervisor.asked_again():
@@ -117,7 +118,6 @@ def read_secrets(cluster: Cluster) -> dict[str, str]:
 def write_result(
     run: Run, supervisor: Supervisor, verdict: Verdict, began: float, seconds: float, provenance: dict[str, Any]
 ) -> str | None:
-    faults = supervisor.plan.faults
     return run.write_json(
         run.result,
         {
@@ -137,6 +137,15 @@ def write_result(
             "seconds": round(seconds, 3),
             "exits": {str(process_id): code for process_id, code in sorted(supervisor.state.exits.items())},
             **provenance,
-            **({"chaos": summarise(faults, supervisor.state.faults_told)} if faults else {}),
+            **describe_chaos(supervisor),
         },
     )
+
+
+def describe_chaos(supervisor: Supervisor) -> dict[str, Any]:
+    """What became of the faults of a rehearsal; nothing for any other run."""
+    if not supervisor.plan.faults:
+        return {}
+    from hostmesh.launcher.chaos.telling import summarise
+
+    return {"chaos": summarise(supervisor.plan.faults, supervisor.state.faults_told)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hostmesh.launcher.accelerators import (
     NUM_CPU_DEVICES,
@@ -14,10 +14,12 @@ from hostmesh.launcher.accelerators import (
     split_devices,
     split_platforms,
 )
-from hostmesh.launcher.chaos.model import Fault
 from hostmesh.launcher.cluster.model import Cluster, Host, Job
 from hostmesh.launcher.words import count_things
 from hostmesh.worker.identity import CHAOS, METRICS, PROGRAMS, Identity
+
+if TYPE_CHECKING:
+    from hostmesh.launcher.chaos.model import Fault
 
 
 @dataclass(frozen=True)

@@ -155,9 +155,8 @@ class Stacks(NamedTuple):
 class Observed(NamedTuple):
     """What a process is doing, whenever that has changed; `state` is T for one that is stopped.
 
-    The rest is from its record, and is left out where a process keeps none: the step and the phase it is in, for how
-    many seconds that phase has `lasted`, the number of all changes so far, whether it tells its steps (`is_kept`), and
-    how many seconds it has spent `loading`, `saving` and `compiling` in all.
+    The rest is from its record, and is left out where a process keeps none: the step and the phase it is in, the number
+    of all changes so far, whether it tells its steps (`is_kept`), and how many seconds it has spent `loading` in all.
 
     In so many of the agent's `looks` at it, one a second, the process has waited inside jax (`waits`), or had done
     something since the last look (`moves`, of one that does not tell its steps).
@@ -167,12 +166,9 @@ class Observed(NamedTuple):
     state: str = ""
     step: int = 0
     phase: str = ""
-    lasted: float = 0.0
     changes: int = 0
     is_kept: bool = False
     loading: float = 0.0
-    saving: float = 0.0
-    compiling: float = 0.0
     looks: int = 0
     waits: int = 0
     moves: int = 0

@@ -16,6 +16,16 @@ from conftest import REPO
 HOSTS = ("host-0", "host-1", "host-2", "host-3")
 IMAGE = "hostmesh-host"
 SCRIPT = REPO / "docker" / "cluster.sh"
+# Every process waits for all others, again and again.
+TALKING = """
+import jax
+jax.distributed.initialize()
+from jax.experimental import multihost_utils
+for step in range(1_000_000):
+    multihost_utils.process_allgather(step)
+    if step == 3:
+        print("up", flush=True)
+"""
 
 
 class DockerCluster:

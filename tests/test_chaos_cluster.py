@@ -6,19 +6,10 @@ from pathlib import Path
 
 import pytest
 from conftest import Launch, Script, Start, await_true
-from docker_cluster import HOSTS, DockerCluster, lend_cluster, start_cluster  # noqa: F401
+from docker_cluster import HOSTS, TALKING, DockerCluster, lend_cluster, start_cluster  # noqa: F401
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(300)]
 
-TALKING = """
-import jax
-jax.distributed.initialize()
-from jax.experimental import multihost_utils
-for step in range(1_000_000):
-    multihost_utils.process_allgather(step)
-    if step == 3:
-        print("up", flush=True)
-"""
 STEPS = """
 import hostmesh
 for step in range(1, 6):

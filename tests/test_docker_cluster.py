@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from conftest import REPO, Launch, LiveRun, Script, Start, await_true
-from docker_cluster import HOSTS, DockerCluster, lend_cluster, start_cluster  # noqa: F401
+from docker_cluster import HOSTS, TALKING, DockerCluster, lend_cluster, start_cluster  # noqa: F401
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(300)]
 
@@ -26,16 +26,6 @@ for number in (signal.SIGTERM, signal.SIGINT): signal.signal(number, signal.SIG_
 subprocess.Popen(["sleep", "1000"], start_new_session=True)
 print("up", flush=True)
 signal.pause()
-"""
-# Every process waits for all others, again and again.
-TALKING = """
-import jax
-jax.distributed.initialize()
-from jax.experimental import multihost_utils
-for step in range(1_000_000):
-    multihost_utils.process_allgather(step)
-    if step == 3:
-        print("up", flush=True)
 """
 
 Begin = Callable[..., LiveRun]

@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from conftest import Launch, LiveRun, Script, Start, busyness
+from facts_socket import FactsSocket
 
 from hostmesh.launcher import wire
 from hostmesh.launcher.output import metrics as keeping
@@ -31,23 +32,8 @@ from hostmesh.worker.reporting.reports import MAX_CHANGES, MAX_UNSENT, REPORT_EV
 TOLD = ("not finite", "finite again")
 
 
-class Agent:
-    """The agent's end of the socket: what has arrived there."""
-
-    def __init__(self, address: str) -> None:
-        self.address = address
-        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self.socket.bind(address)
-        self.socket.setblocking(False)
-
-    def facts(self) -> list[tuple[str, dict[str, Any]]]:
-        found = []
-        while True:
-            try:
-                fact = json.loads(self.socket.recv(1 << 17))
-            except BlockingIOError:
-                return found
-            found.append((fact["name"], fact["detail"]))
+class Agent(FactsSocket):
+    """What has arrived there."""
 
     def heard(self) -> list[dict[str, Any]]:
         """One entry a step, as the launcher keeps them."""

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 from conftest import HANGS, Launch, Script, Start, await_true
+from facts_socket import FactsSocket
 from fake_agent import FakeAgent
 from stories import Story, plan_of
 
@@ -446,29 +446,11 @@ def test_only_collectives_between_processes_count(line: str, answer: bool | None
 # The reports of a process.
 
 
-class Ears:
-    """The agent's socket."""
-
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self.socket.bind(str(folder / "facts"))
-        self.socket.setblocking(False)
-        monkeypatch.setenv(FACTS_SOCKET, str(folder / "facts"))
-        monkeypatch.setenv(PROCESS_ID, "0")
-
-    def heard(self) -> list[tuple[str, dict[str, Any]]]:
-        found = []
-        while True:
-            try:
-                fact = json.loads(self.socket.recv(1 << 17))
-            except BlockingIOError:
-                return found
-            found.append((fact["name"], fact["detail"]))
-
-
 @pytest.fixture
-def ears(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    ears = Ears(tmp_path, monkeypatch)
+def ears(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FactsSocket]:
+    ears = FactsSocket(str(tmp_path / "facts"))
+    monkeypatch.setenv(FACTS_SOCKET, ears.address)
+    monkeypatch.setenv(PROCESS_ID, "0")
     yield ears
     ears.socket.close()
 
@@ -496,24 +478,24 @@ def two_processes(text: str = MODULE) -> tuple[Any, Any, Devices]:
     return None, Thing(operation=operation), Devices([Thing(id=n, process_index=n) for n in range(2)])
 
 
-def test_a_compilation_is_reported_once_and_in_order(ears: Ears) -> None:
+def test_a_compilation_is_reported_once_and_in_order(ears: FactsSocket) -> None:
     programs = reporting.Programs()
     executable = Thing(hlo_modules=lambda: [Thing(to_string=lambda: "all-reduce(%x), replica_groups={{0,1}}")])
     compiler = fake_compiler(lambda backend, computation, devices, rest=None: executable)
     programs.watch(compiler)
     programs.watch(compiler)  # it is watched already
     assert compiler.compile_or_get_cached(*two_processes()) is executable
-    assert ears.heard() == []  # it has joined nobody
+    assert ears.facts() == []  # it has joined nobody
     programs.begin()
     for _ in range(3):
         assert compiler.compile_or_get_cached(*two_processes()) is executable
-    first, second = ears.heard()
+    first, second = ears.facts()
     assert first[0] == "program" and first[1]["number"] == 1 and first[1]["processes"] == [[0, 1]]
     assert first[1]["place"].startswith("test_programs.py:") and first[1]["ahead"] is False
     assert second[0] == "program compiled" and second[1]["communicates"] is True and second[1]["pid"] == os.getpid()
 
 
-def test_the_first_call_of_what_was_compiled_ahead_of_time_is_reported(ears: Ears) -> None:
+def test_the_first_call_of_what_was_compiled_ahead_of_time_is_reported(ears: FactsSocket) -> None:
     class Compiled:
         def __init__(self, executable: Any) -> None:
             self.executable, self._call = executable, None
@@ -539,7 +521,7 @@ def test_the_first_call_of_what_was_compiled_ahead_of_time_is_reported(ears: Ear
     exec(source, jax)
     compiled = Compiled(jax["compile"](compiler.compile_or_get_cached, *two_processes()))
     assert [compiled(-number) for number in range(3)] == [0, 1, 2]
-    facts = ears.heard()
+    facts = ears.facts()
     assert [(name, detail.get("ahead"), detail.get("again")) for name, detail in facts] == [
         ("program", True, False),
         ("program compiled", None, None),
@@ -561,7 +543,7 @@ def test_compiling_is_a_phase_of_the_main_thread() -> None:
     assert phases == [Phase.COMPILING, before] and RECORDER._phase == before != Phase.COMPILING
 
 
-def test_what_an_agent_does_not_take_is_offered_again(ears: Ears, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_an_agent_does_not_take_is_offered_again(ears: FactsSocket, monkeypatch: pytest.MonkeyPatch) -> None:
     programs = reporting.Programs()
     compiler = fake_compiler(lambda backend, computation, devices: None)
     programs.watch(compiler)
@@ -570,23 +552,23 @@ def test_what_an_agent_does_not_take_is_offered_again(ears: Ears, monkeypatch: p
     offer = reporting.offer_fact
     monkeypatch.setattr(reporting, "offer_fact", lambda name, **detail: takes and offer(name, **detail))
     compiler.compile_or_get_cached(*two_processes())
-    assert ears.heard() == []
+    assert ears.facts() == []
     takes = True
     compiler.compile_or_get_cached(*two_processes(MODULE.replace("9xf32", "8xf32")))
-    assert [detail["number"] for _, detail in ears.heard()] == [1, 1, 2, 2]
+    assert [detail["number"] for _, detail in ears.facts()] == [1, 1, 2, 2]
     takes = False
     compiler.compile_or_get_cached(*two_processes(MODULE.replace("9xf32", "7xf32")))
     takes = True
     numbers: list[int] = []
     await_true(
-        lambda: (numbers.extend(detail["number"] for _, detail in ears.heard()), len(numbers) == 2)[1],
+        lambda: (numbers.extend(detail["number"] for _, detail in ears.facts()), len(numbers) == 2)[1],
         HANGS,
         "what waits is sent when nothing more is compiled",
     )
     assert numbers == [3, 3]
 
 
-def test_a_program_that_fails_to_compile_fails_as_ever(ears: Ears) -> None:
+def test_a_program_that_fails_to_compile_fails_as_ever(ears: FactsSocket) -> None:
     def fail(backend: Any, computation: Any, devices: Any) -> Any:
         raise ValueError("no room")
 
@@ -596,28 +578,28 @@ def test_a_program_that_fails_to_compile_fails_as_ever(ears: Ears) -> None:
     programs.begin()
     with pytest.raises(ValueError, match="no room"):
         compiler.compile_or_get_cached(*two_processes())
-    assert [detail.get("failed") for _, detail in ears.heard()] == [None, True]
+    assert [detail.get("failed") for _, detail in ears.facts()] == [None, True]
 
 
-def test_what_cannot_be_described_is_compiled_all_the_same(ears: Ears) -> None:
+def test_what_cannot_be_described_is_compiled_all_the_same(ears: FactsSocket) -> None:
     programs = reporting.Programs()
     compiler = fake_compiler(lambda backend, computation, devices: "executable")
     programs.watch(compiler)
     programs.begin()
     for _ in range(2):
         assert compiler.compile_or_get_cached(None, "no module", two_processes()[2]) == "executable"
-    [(name, detail)] = ears.heard()
+    [(name, detail)] = ears.facts()
     assert name == "programs not compared" and "AttributeError" in detail["problem"]
 
 
 @pytest.mark.parametrize("compile", [None, lambda program: None])
-def test_another_jax_loses_only_this(compile: Any, ears: Ears) -> None:
+def test_another_jax_loses_only_this(compile: Any, ears: FactsSocket) -> None:
     programs = reporting.Programs()
     compiler = fake_compiler(compile)
     programs.watch(compiler)
     assert compiler.compile_or_get_cached is compile
     programs.begin()
-    [(name, detail)] = ears.heard()
+    [(name, detail)] = ears.facts()
     assert name == "programs not compared" and "jax._src.compiler.compile_or_get_cached" in detail["problem"]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from hostmesh.launcher import wire
 from hostmesh.launcher.supervisor.progress import Progress
 from hostmesh.launcher.supervisor.stuck.stragglers import Share, Straggler, Stragglers, find_straggler
 
@@ -40,7 +41,7 @@ def go_on(watch: Stragglers, began: int, seconds: int, waits: dict[int, float]) 
     found = []
     for second in range(began, began + seconds):
         now = {
-            process_id: Progress(0.0, step=second, looks=second, waits=int(second * each))
+            process_id: Progress(0.0, wire.Observed(process_id, step=second, looks=second, waits=int(second * each)))
             for process_id, each in waits.items()
         }
         if (straggler := watch.look(now, float(second))) is not None:

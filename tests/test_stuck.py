@@ -48,7 +48,8 @@ def test_the_oldest_thread_of_a_dump_is_the_main_one() -> None:
 
 
 def known(stack: str = IN_SCRIPT, phase: str = "step", others: tuple[str, ...] = (), **given: Any) -> Any:
-    progress = Progress(0.0, step=7, phase=phase, is_kept=bool(phase), is_stopped=given.pop("stopped", False))
+    state = "T" if given.pop("stopped", False) else ""
+    progress = Progress(0.0, wire.Observed(2, state, 7, phase, is_kept=bool(phase)))
     facts = {name: given.pop(name) for name in ("exit_code", "has_joined", "others_join") if name in given}
     progress.note_examined(wire.Examined(2, given, dump(*others, stack) if stack else b""), 1.0)
     return find_activity(gather(2, "gpu-b", progress, **facts))
@@ -198,7 +199,7 @@ def story(tmp_path: Path) -> Callable[..., Story]:
 
 
 def observe(process_id: int, step: int, phase: str = "step", changes: int | None = None, state: str = "") -> Any:
-    return wire.Observed(process_id, state, step, phase, 0.0, step if changes is None else changes, True)
+    return wire.Observed(process_id, state, step, phase, step if changes is None else changes, True)
 
 
 def step_all(told: Story, at: float, step: int) -> None:

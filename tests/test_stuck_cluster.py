@@ -6,21 +6,9 @@ from pathlib import Path
 
 import pytest
 from conftest import HANGS, LiveRun, Script, Start, await_true
-from docker_cluster import HOSTS, DockerCluster, docker, lend_cluster, start_cluster  # noqa: F401
+from docker_cluster import HOSTS, TALKING, DockerCluster, docker, lend_cluster, start_cluster  # noqa: F401
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(300)]
-
-TALKING = """
-import time
-import jax
-jax.distributed.initialize()
-from jax.experimental import multihost_utils
-for step in range(1_000_000):
-    multihost_utils.process_allgather(step)
-    time.sleep(0.01)
-    if step == 3:
-        print("up", flush=True)
-"""
 
 
 @pytest.mark.parametrize(

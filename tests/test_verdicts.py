@@ -155,9 +155,14 @@ def crash_at(story: Story, at: float, process_id: int, record: dict[str, Any], c
     story.exit_at(at, process_id, code)
 
 
+def tell_steps(story: Story, steps: dict[int, int]) -> None:
+    for process_id, step in steps.items():
+        story.say_at(0.5, process_id // 2, wire.Observed(process_id, step=step))
+
+
 def test_result_json_has_all_of_the_verdict(tell: Tell) -> None:
     story = tell()
-    story.supervisor.state.steps.update({2: 214, 0: 215})
+    tell_steps(story, {2: 214, 0: 215})
     crash_at(story, 5, 2, OWN)
     crash_at(story, 5.1, 0, PEER)
     story.run()
@@ -208,7 +213,7 @@ def test_nobody_is_sure_who_was_first_when_two_fail_at_once(tell: Tell) -> None:
 def test_a_kill_for_memory_on_a_host_is_told_in_one_line(tell: Tell) -> None:
     story = tell()
     memory = {**PLENTY, "rss": 12025908428, "limit": 12 << 30, "used": 12 << 30, "cgroup_kills": 1, "host_kills": 1}
-    story.supervisor.state.steps[3] = 7
+    tell_steps(story, {3: 7})
     story.say_at(5, 1, wire.Exited(3, -9, EPOCH + 5, 0.0, b"step 7\n", memory))
     found = story.run()
     wanted = (
@@ -293,7 +298,7 @@ OUTCOMES: dict[str, tuple[Callable[[Story], None], str, dict[str, Any]]] = {
 def test_every_outcome_has_its_kind(tell: Tell, what: str) -> None:
     act, kind, wanted = OUTCOMES[what]
     story = tell()
-    story.supervisor.state.steps.update({0: 9, 2: 8})
+    tell_steps(story, {0: 9, 2: 8})
     act(story)
     story.run()
     found = read_result(story)["verdict"]

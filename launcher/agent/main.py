@@ -115,10 +115,10 @@ class Agent:
         if self.link.keep_time():
             self.guardian.reassure(self.link.lease)
             self.processes.look_at_memory()
+            self.observing.look_at_all()
             self.shared_memory.note_new(lambda: process_tree.find_all(os.environ[process_tree.MARK], os.getpid()))
         self.duties.keep_time()
         self.processes.end_leaving()
-        self.observing.keep_time()
         self.examining.go_on()
         self.stopping.go_on()
 

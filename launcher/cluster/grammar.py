@@ -188,11 +188,9 @@ def _hang_timeout(value: Value) -> HangTimeout | None:
     for name, key, limit in value.entries("a number of seconds, or a mapping of phases to seconds"):
         _phase_name(key)
         limits[name] = _hang_seconds(limit)
-    return (
-        None
-        if None in limits.values()
-        else HangTimeout(None, {name: each or math.inf for name, each in limits.items()})
-    )
+    if None in limits.values():
+        return None
+    return HangTimeout(None, {name: each or math.inf for name, each in limits.items()})
 
 
 def _run(value: Value) -> Job | None:

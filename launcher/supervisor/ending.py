@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from hostmesh.launcher import wire
+from hostmesh.launcher.supervisor import kinds
 from hostmesh.launcher.supervisor import verdict as verdicts
 from hostmesh.launcher.supervisor.hints import name_some
 from hostmesh.launcher.supervisor.link.channel import Channel
@@ -47,7 +48,7 @@ class Ending:
         stuck = len(self._unended()) if was_patient and not state.nobody_is_waited_for else 0
         stacks, grace = bool(stuck) or verdict.outcome in ("failed", "host lost", "hang"), state.stop_grace
         culprit = next((f for f in state.failures if f.process_id == verdict.process_id), None)
-        if verdict.kind == "disagreement":
+        if verdict.kind == kinds.DISAGREEMENT:
             culprit = None  # however a process may have ended over it
         if verdict.process_id is not None:
             self._records.mute_all_but(verdict.process_id)  # the others would only complain of a lost peer

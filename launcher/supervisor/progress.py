@@ -6,43 +6,43 @@ from dataclasses import dataclass
 
 from hostmesh.launcher import wire
 
+NOTHING_SEEN = wire.Observed(-1)
+
 
 @dataclass
 class Progress:
-    """Of one process. Times are those of the inbox's `now`.
+    """Of one process: what its agent has seen of it last. Times are those of the inbox's `now`.
 
     A process that tells its steps moves when its record changes. Any other moves when it prints or says something, or
     when its agent sees that it does something.
     """
 
     moved_at: float
-    step: int = 0
-    phase: str = ""
-    phase_began: float = 0.0
-    changes: int = 0
-    is_kept: bool = False
-    is_stopped: bool = False
-    loading: float = 0.0
-    saving: float = 0.0
-    compiling: float = 0.0
-    looks: int = 0
-    waits: int = 0
-    moves: int = 0
+    seen: wire.Observed = NOTHING_SEEN
     examined: wire.Examined | None = None
     examined_at: float = float("-inf")
 
+    @property
+    def step(self) -> int:
+        return self.seen.step
+
+    @property
+    def phase(self) -> str:
+        return self.seen.phase
+
+    @property
+    def is_kept(self) -> bool:
+        return self.seen.is_kept
+
+    @property
+    def is_stopped(self) -> bool:
+        return self.seen.state == "T"
+
     def note_observed(self, event: wire.Observed, now: float) -> None:
-        self.is_stopped = event.state == "T"
-        self.looks, self.waits = event.looks, event.waits
-        if event.moves > self.moves and not event.is_kept:
-            self.moves, self.moved_at = event.moves, now
-        if not event.phase:
-            return
-        if event.changes != self.changes or event.step != self.step:
+        seen, self.seen = self.seen, event
+        has_worked = event.moves > seen.moves and not event.is_kept
+        if has_worked or (event.changes, event.step) != (seen.changes, seen.step):
             self.moved_at = now
-        self.step, self.phase, self.changes, self.is_kept = event.step, event.phase, event.changes, event.is_kept
-        self.phase_began = now - event.lasted
-        self.loading, self.saving, self.compiling = event.loading, event.saving, event.compiling
 
     def note_sign_of_life(self, now: float) -> None:
         """It printed something, or said something."""

@@ -7,7 +7,6 @@ import signal
 from typing import Any, TypeGuard
 
 from hostmesh.launcher import wire
-from hostmesh.launcher.chaos.telling import tell_done
 from hostmesh.launcher.output.metrics import Metrics
 from hostmesh.launcher.supervisor import verdict
 from hostmesh.launcher.supervisor.failures import NO_CRASH, NO_MEMORY, Failure
@@ -39,8 +38,6 @@ class Reports:
                 self._state.progress[event.process_id].note_sign_of_life(self._inbox.now())
             case wire.Observed():
                 self._state.progress[event.process_id].note_observed(event, self._inbox.now())
-                if event.step:
-                    self._state.steps[event.process_id] = event.step
             case wire.Examined():
                 self._state.progress[event.process_id].note_examined(event, self._inbox.now())
             case wire.Started():
@@ -165,6 +162,8 @@ class Reports:
             case "dropped", {"facts": int(facts), "bytes": int(count)}:
                 self._note_dropped(process_id, facts, count)
             case "chaos", {"fault": int(), "kind": str()}:
+                from hostmesh.launcher.chaos.telling import tell_done  # only a rehearsal needs it
+
                 state.faults_told.append(detail)
                 self._records.note(tell_done(process_id, host.name, detail))
             case "summary", _ if process_id == 0:

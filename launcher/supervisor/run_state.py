@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hostmesh.launcher.plan import Plan
 from hostmesh.launcher.supervisor.failures import Failure
@@ -12,10 +12,14 @@ from hostmesh.launcher.supervisor.host import HostState, Phase
 from hostmesh.launcher.supervisor.link.clocks import Clock, same_clock
 from hostmesh.launcher.supervisor.programs import Programs
 from hostmesh.launcher.supervisor.progress import Progress
-from hostmesh.launcher.supervisor.stuck.network import MAX_HOSTS, NetworkProblem, NetworkTrial
 from hostmesh.launcher.supervisor.verdict import Verdict
 from hostmesh.worker.identity import EXIT_PREEMPTED
 
+if TYPE_CHECKING:
+    from hostmesh.launcher.supervisor.stuck.network import NetworkProblem, NetworkTrial
+
+# When the network is tried, each host tries all others; more of them would be more of the same.
+MAX_TRYING = 64
 # What jax raises when XLA fails.
 RUNTIME_ERRORS = frozenset({"JaxRuntimeError", "XlaRuntimeError"})
 ORDERLY = frozenset({0, EXIT_PREEMPTED})
@@ -41,7 +45,6 @@ class RunState:
     joined: set[int] = field(default_factory=set)
     separate: set[int] = field(default_factory=set)
     exits: dict[int, int] = field(default_factory=dict)
-    steps: dict[int, int] = field(default_factory=dict)  # the last one that each has begun, as its record says
     crashes: dict[int, tuple[float, dict[str, Any]]] = field(default_factory=dict)
     failures: list[Failure] = field(default_factory=list)
     leavers: list[Failure] = field(default_factory=list)
@@ -158,6 +161,11 @@ class RunState:
         looked_at = [culprit] if culprit is not None else self.progress.keys() - self.exits.keys() - self.crashes.keys()
         return self.hang if all(self.progress[each].moved_at <= self.hang_since for each in looked_at) else None
 
+    @property
+    def steps(self) -> dict[int, int]:
+        """The last one that each process has begun, as its record says."""
+        return {process_id: each.step for process_id, each in self.progress.items() if each.step}
+
     def find_network_problem(self) -> NetworkProblem | None:
         return None if self.network is None else self.network.find_problem([host.name for host in self.hosts])
 
@@ -233,6 +241,6 @@ def begin_state(plan: Plan, logs: str = "") -> RunState:
         logs,
         cluster.grace,
         cluster.keep_going,
-        tries_network=not is_here and 1 < len(cluster.hosts) <= MAX_HOSTS,
+        tries_network=not is_here and 1 < len(cluster.hosts) <= MAX_TRYING,
         ends_at_disagreement=cluster.programs == "stop",
     )

@@ -28,11 +28,9 @@ class Slot(IntEnum):
     SINCE = 5  # when the phase began
     CHANGES = 6  # how often step or phase have changed: while this stands still, so does the process
     LOADING = 7  # nanoseconds in all that the program waited for input
-    SAVING = 8
-    COMPILING = 9
-    READ_STEP = 10  # what the reading thread is at, and since when: the step, and the first of its rows
-    READ_ROW = 11
-    READ_SINCE = 12
+    READ_STEP = 8  # what the reading thread is at, and since when: the step, and the first of its rows
+    READ_ROW = 9
+    READ_SINCE = 10
 
 
 class Phase(IntEnum):
@@ -59,8 +57,6 @@ class Record(NamedTuple):
     since: int
     changes: int
     loading: int
-    saving: int
-    compiling: int
     read_step: int
     read_row: int
     read_since: int
@@ -84,8 +80,6 @@ def parse_record(data: bytes) -> Record | None:
         since=slots[Slot.SINCE],
         changes=slots[Slot.CHANGES],
         loading=slots[Slot.LOADING],
-        saving=slots[Slot.SAVING],
-        compiling=slots[Slot.COMPILING],
         read_step=slots[Slot.READ_STEP],
         read_row=slots[Slot.READ_ROW],
         read_since=slots[Slot.READ_SINCE],

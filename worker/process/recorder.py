@@ -24,12 +24,7 @@ OUTERMOST = frozenset({STARTING, RUNNING, IN_STEP})
 # Phase, since when, and the number of changes lie side by side, so that one call writes them.
 WRITE_PHASE: Final = struct.Struct("=3q").pack_into
 PHASE_AT: Final = 8 * Slot.PHASE
-# What the time in a phase is added to.
-TOTALS = {
-    int(Phase.LOADING): int(Slot.LOADING),
-    int(Phase.SAVING): int(Slot.SAVING),
-    int(Phase.COMPILING): int(Slot.COMPILING),
-}
+LOADING_TOTAL: Final = int(Slot.LOADING)
 BY_NAME = {each.name.lower(): int(each) for each in Phase if each is not Phase.NAMED}
 
 
@@ -50,8 +45,8 @@ class Recorder:
         """Take the file that the agent made for this process. A program that the process starts inherits the variable,
         but the record has an owner already."""
         path = os.environ.get(RECORD_FILE)
-        if path is None:
-            return
+        if path is None or self._slots[Slot.PID] == os.getpid():
+            return  # there is none, or it is open
         try:
             with open(path, "r+b", buffering=0) as file:
                 memory = mmap.mmap(file.fileno(), record.SIZE)
@@ -70,8 +65,8 @@ class Recorder:
     def enter(self, phase: int) -> int:
         """Begin a phase, and return the one before."""
         before, now = self._phase, monotonic_ns()
-        if before in TOTALS:
-            self._slots[TOTALS[before]] += now - self._since
+        if before == LOADING:
+            self._slots[LOADING_TOTAL] += now - self._since
         self._phase, self._since = phase, now
         self._changes += 1
         WRITE_PHASE(self._memory, PHASE_AT, phase, now, self._changes)

@@ -6,15 +6,8 @@ import time
 from typing import Any, Callable, Dict, List
 
 from hostmesh.launcher import wire
-from hostmesh.launcher.agent.processes.native import NativeStack
-from hostmesh.launcher.agent.processes.observing import Observing, seconds_since
-from hostmesh.launcher.agent.processes.proc import (
-    describe_wait,
-    find_disk_wait,
-    list_programs,
-    list_threads,
-    read_status,
-)
+from hostmesh.launcher.agent.processes.observing import Observing
+from hostmesh.launcher.agent.processes.proc import describe_wait, find_disk_wait, list_programs, read_status
 from hostmesh.launcher.agent.processes.process import Process
 from hostmesh.launcher.agent.processes.registry import Phase, Processes
 from hostmesh.worker.identity import DUMP_SIGNAL
@@ -61,23 +54,17 @@ class Examining:
         """Left out is what could not be found."""
         pid = process.pid
         assert pid is not None
-        status = read_status(pid)
-        cores, main_cores = self._observing.cores(process)
-        found: Dict[str, Any] = {"state": status.state if status is not None else "", "threads": len(list_threads(pid))}
-        found.update({"cores": cores, "main_cores": main_cores, "programs": list_programs(pid)})
-        disk = find_disk_wait(pid)
-        if disk is not None:
-            found["state"] = "D"
-        found["wait"] = describe_wait(pid, disk or pid)
-        found["library"] = NativeStack(pid).find_library()
+        status, disk, looks = read_status(pid), find_disk_wait(pid), self._observing.looks_at(process)
+        cores, main_cores = looks.cores()
+        found: Dict[str, Any] = {
+            "state": "D" if disk is not None else status.state if status is not None else "",
+            "cores": cores,
+            "main_cores": main_cores,
+            "programs": list_programs(pid),
+            "wait": describe_wait(pid, disk or pid),
+            "library": looks.stack.find_library(),
+        }
         record = process.record.read()
-        if record is not None:
-            found["lasted"] = seconds_since(record.since)
-            if record.read_since:
-                reading = {
-                    "step": record.read_step,
-                    "row": record.read_row,
-                    "seconds": seconds_since(record.read_since),
-                }
-                found["reading"] = {**reading, "source": record.source}
+        if record is not None and record.read_since:
+            found["reading"] = {"step": record.read_step, "row": record.read_row, "source": record.source}
         return found

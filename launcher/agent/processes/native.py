@@ -16,6 +16,8 @@ from typing import List, Optional, Tuple
 # The system's own, through which everybody waits.
 SYSTEM = re.compile(r"^(libc|libpthread|ld-linux\S*|librt|libm|libstdc\+\+|libgcc_s|libdl)[-.]")
 JAX = re.compile(r"jax|xla|pjrt|libtpu|nccl", re.IGNORECASE)
+# Of a core: a process that uses less, and is inside jax, waits for others or for its devices.
+IDLE = 0.2
 STACK_READ = 16 << 10
 # A process that has begun to work loads few libraries more.
 READ_CODE_EVERY = 20.0

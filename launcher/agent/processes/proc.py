@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import Dict, List, NamedTuple, Optional
 
+from hostmesh.launcher.agent.files import read_if_there
+
 TICKS = os.sysconf("SC_CLK_TCK")
 # In /proc/PID/stat, counted after the name of the program, which may hold anything: `1234 (python3) S 1 …`.
 STATE, USER_TIME, SYSTEM_TIME = 0, 11, 12
@@ -29,11 +31,10 @@ class Status(NamedTuple):
 def read_status(pid: int, thread: Optional[int] = None) -> Optional[Status]:
     """Of the whole process, or of one thread; None when there is none. Its state is that of its main thread."""
     path = f"/proc/{pid}/stat" if thread is None else f"/proc/{pid}/task/{thread}/stat"
+    fields = read_if_there(path).rpartition(b")")[2].split()
     try:
-        with open(path, "rb", buffering=0) as file:
-            fields = file.read().rpartition(b")")[2].split()
         return Status(fields[STATE].decode(), (int(fields[USER_TIME]) + int(fields[SYSTEM_TIME])) / TICKS)
-    except (OSError, IndexError, ValueError):
+    except (IndexError, ValueError):
         return None
 
 
@@ -90,8 +91,4 @@ def list_programs(pid: int) -> List[str]:
 
 
 def _read_text(path: str) -> str:
-    try:
-        with open(path, "rb", buffering=0) as file:
-            return file.read().decode("utf-8", "replace").strip()
-    except OSError:
-        return ""
+    return read_if_there(path).decode("utf-8", "replace").strip()

@@ -23,7 +23,7 @@ SETUP_TIMEOUT = 6 * 3600.0
 INSPECT_TIMEOUT = 90.0
 REACH_TIMEOUT = 15.0
 FIND_TIMEOUT = 60.0
-DOOR_TIMEOUT = 15.0
+TRIAL_TIMEOUT = 15.0
 
 
 class Duties:
@@ -40,8 +40,8 @@ class Duties:
         self.ports = ports.Ports()
         self.tasks = ChildTasks(selector, self._refuse)
         self.sync: Any = None  # a SyncChild while a sync is under way
-        self._open_door: Optional[socket.socket] = None
-        self._door_closes_at = 0.0
+        self._trial_listener: Optional[socket.socket] = None
+        self._trial_ends_at = 0.0
         self.usage: Optional[int] = None  # while the agent has this descriptor, it counts as a user of the workdir
         self.setup_output: Optional[Output] = None
         self._setup_commands: Optional[List[str]] = None  # while they run
@@ -67,8 +67,8 @@ class Duties:
 
     def keep_time(self) -> None:
         self.tasks.keep_time()
-        if self._open_door is not None and time.monotonic() > self._door_closes_at:
-            self._close_door()
+        if self._trial_listener is not None and time.monotonic() > self._trial_ends_at:
+            self._end_trial()
         if self.sync is not None and self.sync.is_stalled():
             self._refuse(self.sync.explain_stalled())
 
@@ -202,20 +202,20 @@ class Duties:
     # Whether other hosts can be reached, when a run stands still.
 
     def _listen(self, _: wire.Listen) -> None:
-        self._close_door()
+        self._end_trial()
         try:
-            self._open_door = door = ports.listen_anywhere()
+            self._trial_listener = listener = ports.listen_anywhere()
         except OSError:
             return  # the launcher waits for this answer no longer than for any other
-        self._door_closes_at = time.monotonic() + DOOR_TIMEOUT
-        self.selector.register(door, selectors.EVENT_READ, lambda: ports.answer(door))
-        self.send(wire.Listening(door.getsockname()[1]))
+        self._trial_ends_at = time.monotonic() + TRIAL_TIMEOUT
+        self.selector.register(listener, selectors.EVENT_READ, lambda: ports.answer(listener))
+        self.send(wire.Listening(listener.getsockname()[1]))
 
-    def _close_door(self) -> None:
-        if self._open_door is not None:
-            self.selector.unregister(self._open_door)
-            self._open_door.close()
-            self._open_door = None
+    def _end_trial(self) -> None:
+        if self._trial_listener is not None:
+            self.selector.unregister(self._trial_listener)
+            self._trial_listener.close()
+            self._trial_listener = None
 
     def _connect(self, order: wire.Connect) -> None:
         self.tasks.begin(

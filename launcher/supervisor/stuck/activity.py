@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any
 
+from hostmesh.launcher.agent.processes.native import IDLE, JAX
 from hostmesh.launcher.supervisor.progress import Progress
 from hostmesh.launcher.supervisor.stuck.stacks import Stacks, parse_stacks
 
-# Of a core: who uses more computes, who uses less waits.
-BUSY, IDLE = 0.5, 0.2
-JAX_LIBRARY = re.compile(r"jax|xla|pjrt|libtpu|nccl", re.IGNORECASE)
+# Of a core: who uses more computes.
+BUSY = 0.5
 
 
 class Doing(Enum):
@@ -46,11 +45,6 @@ class Activity:
     step: int = 0
     phase: str = ""
     cores: float | None = None
-    is_stale: bool = False  # the process did not answer
-
-    @property
-    def waits(self) -> bool:
-        return self.doing in (Doing.WAITING, Doing.WORKING)
 
 
 @dataclass(frozen=True)
@@ -73,7 +67,7 @@ class Evidence:
     @property
     def waits_in_jax(self) -> bool:
         """A jitted function is called without a Python frame of jax's: then the library tells."""
-        return self.stacks.waits_in_jax or bool(JAX_LIBRARY.search(str(self.found.get("library") or "")))
+        return self.stacks.waits_in_jax or bool(JAX.search(str(self.found.get("library") or "")))
 
     @property
     def cores(self) -> float | None:

@@ -6,9 +6,10 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 
+from hostmesh.launcher.agent.processes.native import IDLE
 from hostmesh.launcher.supervisor.disagreement import Side
 from hostmesh.launcher.supervisor.kinds import CERTAIN, LIKELY, UNKNOWN
-from hostmesh.launcher.supervisor.stuck.activity import IDLE, Activity, Doing
+from hostmesh.launcher.supervisor.stuck.activity import Activity, Doing
 from hostmesh.launcher.supervisor.stuck.network import NetworkProblem
 
 # They explain why others wait, in this order: what comes first explains what follows.
@@ -66,7 +67,7 @@ def diagnose(
     if working and waiting and all((each.cores or 0.0) < IDLE for each in waiting):
         return _blame(working, activities, LIKELY)
     if missing is not None and not holding and (apart := find_other_program(activities, *missing)):
-        return Diagnosis(tuple(apart), tuple(each for each in activities if each.process_id not in _ids(apart)), LIKELY)
+        return _blame(apart, activities, LIKELY)
     if network is not None:
         return Diagnosis((), tuple(activities), LIKELY, network)
     if not holding and (apart := find_minority(activities, lambda each: (each.step, each.place))):
@@ -97,10 +98,6 @@ def find_other_program(activities: Sequence[Activity], side: Side, lacking: Sequ
     return [replace(each, doing=Doing.OTHER_PROGRAM, text=text) for each in activities if each.process_id in few]
 
 
-def _ids(activities: Sequence[Activity]) -> set[int]:
-    return {each.process_id for each in activities}
-
-
 def _blame(culprits: Sequence[Activity], activities: Sequence[Activity], sure: str) -> Diagnosis:
-    others = [each for each in activities if each not in culprits]
-    return Diagnosis(tuple(culprits), tuple(others), sure)
+    blamed = {each.process_id for each in culprits}
+    return Diagnosis(tuple(culprits), tuple(each for each in activities if each.process_id not in blamed), sure)

@@ -10,10 +10,9 @@ from hostmesh.launcher.cluster.model import Cluster
 from hostmesh.launcher.supervisor.link.channel import Channel
 from hostmesh.launcher.supervisor.records import Records
 from hostmesh.launcher.supervisor.run_state import RunState
-from hostmesh.launcher.supervisor.stuck.network import NetworkTrial, find_addresses
-from hostmesh.launcher.supervisor.stuck.stragglers import Stragglers
 
 if TYPE_CHECKING:
+    from hostmesh.launcher.supervisor.stuck.stragglers import Stragglers
     from hostmesh.launcher.supervisor.stuck.watch import Watch
     from hostmesh.launcher.supervisor.verdict import Verdict
 
@@ -24,25 +23,27 @@ WATCHED_AFTER = 2.0
 
 
 class HangWatch:
+    """What it needs it imports when processes run: until then a start must not wait for that."""
+
     def __init__(self, cluster: Cluster, records: Records, channels: Mapping[int, Channel]) -> None:
         self._cluster, self._records, self._channels = cluster, records, channels
         self._watch: Watch | None = None
-        self._stragglers = Stragglers()
+        self._stragglers: Stragglers | None = None
         self._looked_at = float("-inf")
 
     def look(self, state: RunState, now: float) -> Verdict | None:
         """A verdict ends the run."""
-        if now - self._looked_at < LOOK_EVERY:
+        if not state.progress or now - self._looked_at < LOOK_EVERY:
             return None
         self._looked_at = now
         self._name_straggler(state, now)
         self._go_on_trying(state)
-        if not state.progress or now - state.moved_at < WATCHED_AFTER:
+        if now - state.moved_at < WATCHED_AFTER:
             return None
         from hostmesh.launcher.supervisor.stuck.telling import hang_verdict, tell
         from hostmesh.launcher.supervisor.stuck.watch import EndHang, Examine, Tell, Watch
 
-        self._watch = self._watch or Watch(self._cluster.hang_timeout, state.tries_network)
+        self._watch = self._watch or Watch(self._cluster.hang_timeout)
         names = [host.name for host in state.hosts]
         folders = state.logs, f"{self._records.run.stacks}/"
         match self._watch.look(state, now):
@@ -67,6 +68,8 @@ class HangWatch:
 
     def try_network(self, state: RunState, now: float) -> None:
         """Let all agents listen, so that each can try the others."""
+        from hostmesh.launcher.supervisor.stuck.network import NetworkTrial, find_addresses
+
         own = {host.number: host.addresses for host in state.with_agent}
         inner = {number: host.internal_address for number, host in enumerate(self._cluster.hosts)}
         given = {number: address for number, address in inner.items() if address is not None}
@@ -86,6 +89,10 @@ class HangWatch:
             self._channels[host.number].send(wire.Connect(trial.targets_for(host.number), services))
 
     def _name_straggler(self, state: RunState, now: float) -> None:
+        if self._stragglers is None:
+            from hostmesh.launcher.supervisor.stuck.stragglers import Stragglers
+
+            self._stragglers = Stragglers()
         if (found := self._stragglers.look(state.progress, now)) is None:
             return
         host, share = state.host_of(found.process_id).name, round(100 * found.held_up)

@@ -10,8 +10,6 @@ from dataclasses import dataclass, field
 
 from hostmesh.launcher.words import list_some
 
-# Each host tries all others; more of them would be more of the same.
-MAX_HOSTS = 64
 TRIAL_TIMEOUT = 5.0
 REFUSED = os.strerror(errno.ECONNREFUSED)
 

@@ -67,7 +67,7 @@ class Stragglers:
         self._looked_at = now
         for process_id, each in progress.items():
             samples = self._samples.setdefault(process_id, deque())
-            samples.append(Sample(now, each.step, each.loading, each.looks, each.waits))
+            samples.append(Sample(now, each.step, each.seen.loading, each.seen.looks, each.seen.waits))
             while now - samples[0].at > WINDOW:
                 samples.popleft()
         found = find_straggler({process_id: measure(samples) for process_id, samples in self._samples.items()})

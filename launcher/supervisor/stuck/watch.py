@@ -47,15 +47,15 @@ Step = Examine | Tell | EndHang | None
 class Watch:
     """Remembers what has been asked and told since the run last moved."""
 
-    def __init__(self, timeout: HangTimeout, tries_network: bool = False) -> None:
-        self.timeout, self.tries_network = timeout, tries_network
+    def __init__(self, timeout: HangTimeout) -> None:
+        self.timeout = timeout
         self._moved_at = -math.inf
         self._asked_at: float | None = None
         self._asked_for = 0.0  # the moment whose examination is under way
         self._done = 0.0  # moments up to this one have been dealt with
 
     def look(self, state: RunState, now: float) -> Step:
-        if not state.spawned or not state.progress or state.interrupts or state.keep_going:
+        if not state.progress or state.interrupts or state.keep_going:
             return None
         moved_at = state.moved_at
         if moved_at != self._moved_at:
@@ -63,7 +63,7 @@ class Watch:
         quiet = now - moved_at
         if self._asked_at is None:
             moment = self._next_moment(state)
-            if quiet < moment - (LEAD_WITH_NETWORK if self.tries_network else LEAD):
+            if quiet < moment - (LEAD_WITH_NETWORK if state.tries_network else LEAD):
                 return None
             self._asked_at, self._asked_for = now, moment
             return Examine()
@@ -90,7 +90,7 @@ class Watch:
         if not diagnosis.is_known and not self.timeout.is_given and any(map(is_busy, diagnosis.others)):
             return math.inf  # it may be a long evaluation: nobody has said how long is too long
         phases = {each.phase for each in (diagnosis.culprits or diagnosis.others) if each.doing is not Doing.LEFT}
-        return max((self._limit(phase, state) for phase in phases or {"step"}), default=math.inf)
+        return max(self._limit(phase, state) for phase in phases or {"step"})
 
     def _limit(self, phase: str, state: RunState) -> float:
         return find_limit(phase, self.timeout, all(each.is_kept for each in state.progress.values()))
