@@ -6,6 +6,7 @@ import time
 from typing import Any, Callable, Dict, List
 
 from hostmesh.launcher import wire
+from hostmesh.launcher.agent.processes.connections import list_connections
 from hostmesh.launcher.agent.processes.observing import Observing
 from hostmesh.launcher.agent.processes.proc import describe_wait, find_disk_wait, list_programs, read_status
 from hostmesh.launcher.agent.processes.process import Process
@@ -63,6 +64,7 @@ class Examining:
             "programs": list_programs(pid),
             "wait": describe_wait(pid, disk or pid),
             "library": looks.stack.find_library(),
+            "connections": list_connections(pid),
         }
         record = process.record.read()
         if record is not None and record.read_since:

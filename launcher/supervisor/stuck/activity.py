@@ -30,6 +30,7 @@ class Doing(Enum):
     WAITING = auto()  # inside jax, for others
     WORKING = auto()  # inside jax, and the processor is busy
     OTHER_PROGRAM = auto()  # inside jax, in something else than the others
+    CUT_OFF = auto()  # inside jax, and nothing gets through between it and the others
     UNKNOWN = auto()
 
 

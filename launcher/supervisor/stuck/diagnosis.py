@@ -10,7 +10,9 @@ from hostmesh.launcher.agent.processes.native import IDLE
 from hostmesh.launcher.supervisor.disagreement import Side
 from hostmesh.launcher.supervisor.kinds import CERTAIN, LIKELY, UNKNOWN
 from hostmesh.launcher.supervisor.stuck.activity import Activity, Doing
+from hostmesh.launcher.supervisor.stuck.connections import UNACKNOWLEDGED, Stalled
 from hostmesh.launcher.supervisor.stuck.network import NetworkProblem
+from hostmesh.launcher.words import list_some
 
 # They explain why others wait, in this order: what comes first explains what follows.
 STRONGEST = (Doing.STOPPED, Doing.DISK, Doing.NOT_JOINED)
@@ -46,11 +48,12 @@ def diagnose(
     activities: Sequence[Activity],
     network: NetworkProblem | None = None,
     missing: tuple[Side, tuple[int, ...]] | None = None,
+    stalled: Stalled | None = None,
 ) -> Diagnosis:
     """`missing` is a program that some run and others have not compiled.
 
-    Where hosts cannot reach each other that is blamed only if nobody else is: firewalls close much that no run
-    needs.
+    Where hosts cannot reach each other, or connections stand still, that is blamed only if nobody else is: firewalls
+    close much that no run needs.
     """
     for doing in STRONGEST:
         found = [each for each in activities if each.doing is doing]
@@ -70,6 +73,8 @@ def diagnose(
         return _blame(apart, activities, LIKELY)
     if network is not None:
         return Diagnosis((), tuple(activities), LIKELY, network)
+    if stalled is not None:
+        return _blame_stalled(stalled, activities)
     if not holding and (apart := find_minority(activities, lambda each: (each.step, each.place))):
         return _blame(apart, activities, LIKELY)
     return Diagnosis((), tuple(activities), UNKNOWN)
@@ -96,6 +101,16 @@ def find_other_program(activities: Sequence[Activity], side: Side, lacking: Sequ
     else:
         return []
     return [replace(each, doing=Doing.OTHER_PROGRAM, text=text) for each in activities if each.process_id in few]
+
+
+def _blame_stalled(stalled: Stalled, activities: Sequence[Activity]) -> Diagnosis:
+    if stalled.process is None:
+        problem = stalled.describe({each.process_id: each.host for each in activities})
+        return Diagnosis((), tuple(activities), LIKELY, problem)
+    partners = list_some([str(each) for each in stalled.partners_of(stalled.process)])
+    text = f"is cut off from processes {partners}: {UNACKNOWLEDGED}"
+    apart = [replace(each, doing=Doing.CUT_OFF, text=text) for each in activities if each.process_id == stalled.process]
+    return _blame(apart, activities, LIKELY)
 
 
 def _blame(culprits: Sequence[Activity], activities: Sequence[Activity], sure: str) -> Diagnosis:

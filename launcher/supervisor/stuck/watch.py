@@ -10,6 +10,7 @@ from hostmesh.launcher.cluster.model import HangTimeout
 from hostmesh.launcher.supervisor.progress import Progress
 from hostmesh.launcher.supervisor.run_state import RunState
 from hostmesh.launcher.supervisor.stuck.activity import Activity, Doing, find_activity, gather
+from hostmesh.launcher.supervisor.stuck.connections import Stalled, find_stalled
 from hostmesh.launcher.supervisor.stuck.diagnosis import Diagnosis, diagnose
 from hostmesh.launcher.supervisor.stuck.limits import find_limit
 
@@ -74,7 +75,10 @@ class Watch:
         return self._judge(state, quiet)
 
     def _judge(self, state: RunState, quiet: float) -> Step:
-        diagnosis = diagnose(find_activities(state), state.find_network_problem(), state.programs.find_missing())
+        diagnosis = diagnose(
+            *(find_activities(state), state.find_network_problem()),
+            *(state.programs.find_missing(), find_stalled_connections(state)),
+        )
         if quiet >= self._limit_of(diagnosis, state):
             return EndHang(diagnosis, quiet)
         if self._done >= TELL_AFTER and is_doubling(self._done) and is_worth_telling(state):
@@ -142,3 +146,10 @@ def find_activities(state: RunState) -> list[Activity]:
         )
         found.append(find_activity(known))
     return found
+
+
+def find_stalled_connections(state: RunState) -> Stalled | None:
+    """Between processes that are still there."""
+    examined = [each.examined for each in live(state) if each.examined is not None]
+    connections = {each.process_id: each.found.get("connections") for each in examined}
+    return find_stalled(connections, {each: state.host_of(each).number for each in connections})
