@@ -37,6 +37,23 @@ for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIG
         signal.signal(number, handler)
 
 
+@pytest.hookimpl(tryfirst=True)  # before tests are chosen by their marks
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if is_extra_case(item):
+            item.add_marker(pytest.mark.slow)
+
+
+def is_extra_case(item: pytest.Item) -> bool:
+    """It adds little to another case of the same test: a cold start, or one that is not marked as quick."""
+    if not isinstance(item, pytest.Function) or not hasattr(item, "callspec"):
+        return False
+    case, mark = item.callspec.id, item.get_closest_marker("quick")
+    if mark is not None and case in mark.args:
+        return False
+    return "cold" in case.split("-") or mark is not None and not case.startswith(mark.args)
+
+
 def show_all(args: Sequence[str]) -> list[str]:
     """Tests count what each process says, so they are shown every line unless they ask for something else."""
     asks = {"--show", "--quiet", "--version", "--completion"} & set(args) or args[:1] == ("check",)

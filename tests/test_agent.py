@@ -164,6 +164,7 @@ def test_a_stopped_agent_is_ended_by_its_guardian(talk: Callable[..., Talk]) -> 
     await_true(lambda: not any(map(is_alive, gone)), 2.0 + 10, "worker, agent and guardian gone")
 
 
+@pytest.mark.slow
 def test_a_guardian_that_is_stopped_for_a_moment_ends_nobody(talk: Callable[..., Talk]) -> None:
     """What a suspended machine looks like to it: it was away itself."""
     agent = talk(lease=2.0)

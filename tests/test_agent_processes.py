@@ -6,17 +6,21 @@ import json
 import os
 import signal
 import socket
+import struct
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from conftest import await_true
 
 from hostmesh.launcher import wire
 from hostmesh.launcher.agent.flow import Limits, Window
 from hostmesh.launcher.agent.processes.forwarding import Forwarding
+from hostmesh.launcher.agent.processes.native import NOT_JAX, NativeStack
 from hostmesh.launcher.agent.processes.process import Boot, ProcessState
 from hostmesh.launcher.agent.processes.registry import Phase, Processes
 
@@ -129,3 +133,33 @@ def test_only_a_process_that_said_hello_itself_can_dump(
         worker.sendto(json.dumps(fact).encode(), str(tmp_path / "facts"))
     processes.facts.hear()
     assert process.boot is boot and process.can_dump is (boot is Boot.BEGAN)
+
+
+class LeftOver(NativeStack):
+    """An address in jax lies further up on the stack than one in Python, which is in the system call `call`."""
+
+    def __init__(self, call: int) -> None:
+        super().__init__(os.getpid())
+        self.call = call
+
+    def _read_stack(self) -> tuple[int, bytes]:
+        return self.call, struct.pack("=2Q", 0x1010, 0x2010)
+
+    def _read_code(self) -> None:
+        self._starts, self._code = [0x1000, 0x2000], [(0x1100, "libjax_common.so"), (0x2100, "python3.11")]
+
+
+def test_jax_waits_for_a_futex_and_not_for_a_file() -> None:
+    futex = {"x86_64": 202, "aarch64": 98}[os.uname().machine]
+    assert LeftOver(futex).find_library() == "libjax_common.so"
+    assert {LeftOver(call).find_library() for call in NOT_JAX} == {"python3.11"}
+
+
+def test_a_process_that_sleeps_is_in_python() -> None:
+    command = [sys.executable, "-c", "import time; print(flush=True); time.sleep(1000)"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        stack = NativeStack(process.pid)
+        await_true(lambda: "python" in (stack.find_library() or ""), 30, "a library")
+        process.kill()

@@ -119,6 +119,7 @@ ROWS = {
 
 
 @pytest.mark.parametrize("name", ROWS)
+@pytest.mark.quick("surroundings", "a traceback")
 def test_warm_cold_and_plain_python_look_alike(launch: Launch, script: Script, tmp_path: Path, name: str) -> None:
     row = ROWS[name]
     file, env = script(row.text, row.name), {"JAX_PLATFORMS": "cpu", **row.env}

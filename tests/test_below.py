@@ -24,6 +24,7 @@ sys.exit(subprocess.run([sys.executable, "join.py"]).returncode)
 """
 
 
+@pytest.mark.slow
 def test_any_python_below_a_process_joins_the_others(launch: Launch, script: Script) -> None:
     script(JOIN, "join.py")
     done = launch("--local", "2", "--", "sh", "-c", f"{sys.executable} -X dev {script(CHAIN)} && true")
@@ -31,6 +32,7 @@ def test_any_python_below_a_process_joins_the_others(launch: Launch, script: Scr
     assert done.stdout.count("RESULT 2") == 2
 
 
+@pytest.mark.slow
 def test_a_warm_script_may_start_itself_anew(launch: Launch, script: Script) -> None:
     again = "import os, sys\nif 'AGAIN' not in os.environ:\n    os.environ['AGAIN'] = '1'\n"
     done = launch("--local", "2", script(f"{again}    os.execv(sys.executable, sys.orig_argv)\n{JOIN}"))
@@ -69,6 +71,7 @@ print("RESULT", jax.process_count(), len(jax.devices()))
 """
 
 
+@pytest.mark.slow
 def test_a_script_may_make_a_cluster_of_its_own(launch: Launch, script: Script) -> None:
     done = launch("--local", "2", script(OWN_CLUSTERS), timeout=240)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -99,6 +102,7 @@ def await_output(run: LiveRun, beginning: str) -> str:
     return found()[0].strip()
 
 
+@pytest.mark.slow
 def test_initialize_takes_no_longer_than_the_script_says(start: Start, script: Script) -> None:
     text = (
         "import os, time, jax\nif os.environ['HOSTMESH_PROCESS_ID'] == '0': time.sleep(99)\n"

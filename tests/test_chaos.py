@@ -354,6 +354,7 @@ def children_of(pid: int) -> list[str]:
 
 
 @pytest.mark.parametrize("when", ["step: 2", "after: 0.3"])
+@pytest.mark.slow
 def test_a_process_waits_for_ever_as_asked(start: Start, script: Script, tmp_path: Path, when: str) -> None:
     faults = [f"kind: {kind}, process: {number}, {when}" for number, kind in enumerate(WAITS)]
     text = STEPS if "step" in when else UNMODIFIED
@@ -396,6 +397,7 @@ def steps_of(run: LiveRun, process_id: int) -> dict[int, tuple[float, list[float
     return {int(step): (float(took), list(map(float, rows))) for _, step, took, *rows in lines}
 
 
+@pytest.mark.slow
 def test_a_process_goes_on_after_faults_that_pass(start: Start, script: Script, tmp_path: Path) -> None:
     whiles = {kind: step for step, kind in enumerate(FOR_A_WHILE, 2)}
     faults = [f"kind: {kind}, process: 0, step: {step}, seconds: {WHILE}" for kind, step in whiles.items()]
@@ -532,7 +534,7 @@ def test_a_deaf_process_hears_nothing_and_can_still_speak() -> None:
 # The network of a host, in a network namespace of its own; tests/test_chaos_cluster.py has it on hosts.
 
 NETWORK = """
-import os, subprocess, sys
+import os, subprocess, sys, time
 from hostmesh.launcher.agent.leftovers.network import bring_back
 from hostmesh.worker.chaos.network import drop_network, explain_no_network
 def ip(*words):
@@ -544,13 +546,21 @@ ip("address", "add", "10.9.9.1/24", "dev", "mesh0")
 for name in ("mesh0", "mesh1"):
     ip("link", "set", name, "up")
 ip("route", "add", "default", "via", "10.9.9.2")
+def await_up():  # the kernel looks for a carrier aside
+    until = time.monotonic() + 60
+    while "state UP" not in ip("link", "show", "mesh0") or "linkdown" in ip("route", "show"):
+        assert time.monotonic() < until, ip("route", "show")
+        time.sleep(0.02)
+await_up()
 before = ip("route", "show")
 assert explain_no_network() is None
 drop_network(None)
 assert "state DOWN" in ip("link", "show", "mesh0") and ip("route", "show") == ""
 bring_back(folder)
-assert "DOWN" not in ip("link", "show", "mesh0") and ip("route", "show") == before, ip("route", "show")
+await_up()
+assert ip("route", "show") == before, ip("route", "show")
 drop_network(0.1)
+await_up()
 assert ip("route", "show") == before
 assert not os.path.exists(os.path.join(folder, "undo-network"))
 print("brought back")

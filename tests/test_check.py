@@ -35,6 +35,7 @@ def findings(done: subprocess.CompletedProcess[str]) -> dict[tuple[str, str], di
     return {(row["host"], row["check"]): row for row in sorted(rows, key=lambda row: gravity.index(row["level"]))}
 
 
+@pytest.mark.slow
 def test_a_host_that_is_connected_and_never_finishes_has_its_time(
     cluster: Cluster,  # noqa: F811
     launch: Launch,
@@ -54,6 +55,7 @@ def test_a_time_limit_that_is_none_is_told(launch: Launch, text: str) -> None:
     assert done.returncode == 2 and f"found {text}, wanted a number of seconds above 0" in done.stderr
 
 
+@pytest.mark.slow
 def test_run_folders_are_no_code(cluster: Cluster, launch: Launch, script: Script) -> None:  # noqa: F811
     file = cluster()
     assert launch("--hosts", file, "--runs", "elsewhere", script("pass")).returncode == 0
@@ -122,6 +124,7 @@ def test_more_hosts_than_open_files_are_told_before_any_is_touched(tmp_path: Pat
 # Before a run.
 
 
+@pytest.mark.slow
 def test_a_slow_python_is_waited_for_and_the_screen_says_so(
     cluster: Cluster,  # noqa: F811
     launch: Launch,
@@ -169,6 +172,7 @@ print("joined", jax.process_index(), os.environ["no_proxy"])
 
 
 @pytest.mark.parametrize("how", [[], ["--cold"]])
+@pytest.mark.slow
 def test_a_proxy_of_this_machine_does_not_get_the_coordinator(launch: Launch, script: Script, how: list[str]) -> None:
     done = launch("--local", "2", *how, script(JOIN), env={**PROXY, "no_proxy": ".corp"})
     assert done.returncode == 0, done.stderr
@@ -177,6 +181,7 @@ def test_a_proxy_of_this_machine_does_not_get_the_coordinator(launch: Launch, sc
     )
 
 
+@pytest.mark.slow
 def test_a_proxy_of_the_hosts_does_not_get_the_coordinator(
     cluster: Cluster,  # noqa: F811
     launch: Launch,

@@ -97,6 +97,7 @@ kept.close()
 
 
 @pytest.mark.newest
+@pytest.mark.slow
 def test_a_state_goes_bit_for_bit_to_other_processes_devices_and_meshes(
     start: Start, script: Script, tmp_path: Path
 ) -> None:
@@ -232,6 +233,7 @@ kept.close()
 )
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_an_error_at_once_and_older_steps_stay(launch: Launch, script: Script, tiny_disk: Path) -> None:
     name = script(FULL)
     run = launch("--local", "2", name, timeout=240)
@@ -267,6 +269,7 @@ Path(f"stopped-{me}").write_text(str(step))
 
 @pytest.mark.newest
 @pytest.mark.parametrize("processes", [1, 3])
+@pytest.mark.quick("3")
 def test_sigterm_at_one_process_stops_all_at_the_same_step(
     start: Start, script: Script, tmp_path: Path, processes: int
 ) -> None:

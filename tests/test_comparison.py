@@ -81,6 +81,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     return said
 
 
+@pytest.mark.slow
 def test_arrays_in_memory_are_compared_before_the_first_batch(found: dict[str, list[str]]) -> None:
     assert len(found["arrays"]) == 2
     for line in found["arrays"]:
@@ -97,6 +98,7 @@ def test_arrays_in_memory_are_compared_before_the_first_batch(found: dict[str, l
         ("hugging face", "hf:Dataset", "id"),
     ],
 )
+@pytest.mark.quick("mapped")
 def test_files_are_compared_beside_training_and_named_by_all(
     found: dict[str, list[str]], case: str, name: str, stored: str
 ) -> None:
@@ -107,6 +109,7 @@ def test_files_are_compared_beside_training_and_named_by_all(
     assert "verify=False" in line
 
 
+@pytest.mark.slow
 def test_copies_are_fine_and_one_file_is_not_read_at_all(found: dict[str, list[str]]) -> None:
     assert found["copies"] == found["not asked"] == ["fine"] * 2
     assert found["one file"] == ["0 threads more"] * 2

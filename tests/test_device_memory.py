@@ -152,6 +152,7 @@ is_mapped()
 
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc's mallopt")
 @pytest.mark.parametrize("process", ["alone", "launched"])
+@pytest.mark.slow
 def test_a_loader_leaves_the_c_librarys_memory_alone_unless_told(process: str) -> None:
     """From the size on that mallopt moves, glibc maps memory of its own for each request: that can be seen."""
     command = [sys.executable, "-c", OBSERVE, process]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from conftest import REPO, Launch, Script
 
 BEFORE = """
@@ -25,6 +26,7 @@ print("reached", loader.step, "from", found and found[1], "sum", float(state))
 """
 
 
+@pytest.mark.slow
 def test_the_pages_way_to_stop_and_go_on(launch: Launch, script: Script) -> None:
     page = (REPO / "docs" / "loading.md").read_text()
     shown = re.findall(r"```python\n(.*?)```", page, re.DOTALL)[-1]

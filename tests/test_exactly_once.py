@@ -35,6 +35,7 @@ TOPOLOGIES = [
 
 
 @pytest.mark.parametrize(("before", "after"), TOPOLOGIES)
+@pytest.mark.quick("before0-after0")
 def test_stopped_and_continued_by_other_processes_uses_each_record_once_an_epoch(
     launch: Launch, script: Script, tmp_path: Path, before: tuple[int, int], after: tuple[int, int]
 ) -> None:

@@ -43,6 +43,7 @@ def check_accuracy(line: str) -> None:
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if name == "digits_grain" else pytest.mark.slow) for name in NEEDS]
 )
+@pytest.mark.slow
 def test_digits_are_learnt_the_same_in_two_processes_as_in_one(launch: Launch, name: str) -> None:
     package, extra = NEEDS[name]
     if importlib.util.find_spec(package) is None:

@@ -108,6 +108,7 @@ def test_a_process_that_leaves_early_is_the_verdict_and_not_its_victims(start: S
     assert run.result["message"] == wanted and run.result["process_id"] == who
 
 
+@pytest.mark.slow
 def test_processes_that_end_a_little_apart_have_not_failed(launch: Launch, script: Script) -> None:
     done = launch(
         "--local", "4", script(train(steps=25) + "jax.distributed.shutdown()\ntime.sleep(jax.process_index() / 10)\n")
@@ -148,6 +149,7 @@ for k in range(10**9):
 """
 
 
+@pytest.mark.slow
 def test_a_process_that_jax_lost_is_named_though_it_still_runs(start: Start, script: Script) -> None:
     run = start("--local", "3", script(STOPPED))
     assert run.wait() == 124
@@ -239,6 +241,7 @@ def test_a_failed_command_shows_its_last_lines(launch: Launch) -> None:
 
 
 @pytest.mark.parametrize("how", [[], ["--cold"]], ids=["warm", "cold"])
+@pytest.mark.slow
 def test_exit_handlers_of_a_failed_process_run_but_not_for_ever(start: Start, script: Script, how: list[str]) -> None:
     text = (
         "import atexit, threading, time\natexit.register(lambda: time.sleep(1000))\n"
@@ -264,6 +267,7 @@ def test_exit_handlers_of_a_failed_process_run_but_not_for_ever(start: Start, sc
     ],
     ids=["huge", "unprintable", "nowhere", "deep", "own connection"],
 )
+@pytest.mark.slow
 def test_odd_exceptions_are_recorded_too(start: Start, script: Script, text: str, said: str) -> None:
     run = start("--local", "1", script(text + "\n"))
     assert run.wait() == 1

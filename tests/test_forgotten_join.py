@@ -6,6 +6,7 @@ import json
 import sys
 from pathlib import Path
 
+import pytest
 from conftest import Launch, Script
 
 TOOLS = """
@@ -26,6 +27,7 @@ if sys.argv[-1] == "alone":
 """
 
 
+@pytest.mark.slow
 def test_what_needs_all_devices_wants_a_join_first(launch: Launch, script: Script) -> None:
     done = launch("--local", "2", script(TOOLS), "alone")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -41,6 +43,7 @@ def test_what_one_process_makes_alone_is_fine(launch: Launch, script: Script) ->
     assert "separately" not in done.stderr
 
 
+@pytest.mark.slow
 def test_the_closing_line_says_who_never_joined(launch: Launch, script: Script, tmp_path: Path) -> None:
     done = launch("--local", "2", script("import jax\njax.devices()\n"))
     assert done.returncode == 0
@@ -52,6 +55,7 @@ def test_the_closing_line_says_who_never_joined(launch: Launch, script: Script, 
         assert "separately" not in launch("--local", "2", script(text)).stderr
 
 
+@pytest.mark.slow
 def test_a_command_that_is_python_is_counted_as_well(launch: Launch, script: Script) -> None:
     done = launch("--local", "2", "--", sys.executable, script("import jax\njax.devices()\n"))
     assert "2 processes never joined and ran separately" in done.stderr, done.stderr

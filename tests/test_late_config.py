@@ -61,6 +61,7 @@ def other_value(name: str, now: str, kind: str, choices: list[str]) -> str:
 
 
 @pytest.mark.newest
+@pytest.mark.slow
 def test_options_are_read_as_at_jaxs_own_import() -> None:
     defaults, kinds = read_options("plain", {}, {})
     values = {name.upper(): other_value(name, defaults[name], *kinds[name]) for name in defaults}

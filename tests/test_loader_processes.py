@@ -113,6 +113,7 @@ def test_what_differs_is_told_by_every_process_before_they_meet(launch: Launch, 
         ("stream record", "step 3: numbers at script.py:{streaming} in records: OSError: bad sector"),
     ],
 )
+@pytest.mark.quick("record", "no device")
 def test_what_breaks_in_one_process_ends_the_run_and_names_it(
     launch: Launch, script: Script, case: str, message: str
 ) -> None:
@@ -159,6 +160,7 @@ for words in sys.argv[1:]:
 
 
 @pytest.mark.parametrize("processes", [1, 2, 4])
+@pytest.mark.quick("2")
 def test_streams_end_together_and_go_on_where_they_were(launch: Launch, script: Script, processes: int) -> None:
     """One that ends early somewhere ends everywhere at that step; one that is padded gives all of every shard."""
     streams = ("carry 40,40,19,40", "pad 40,40,19,40", "carry 40,40,40,40")

@@ -155,6 +155,7 @@ SET = {"JAX_PLATFORMS": "cpu,", "NPROC": "5", "XLA_FLAGS": "--xla_dump_to=x"}
 
 
 @pytest.mark.parametrize("where", ["environment", "cluster file"])
+@pytest.mark.slow
 def test_what_the_user_set_reaches_the_processes(launch: Launch, script: Script, tmp_path: Path, where: str) -> None:
     """A value that means CPU and that hostmesh itself would never set."""
     how, env = ["--local", "2"], SET

@@ -258,6 +258,7 @@ ONE_BY_FOUR = [[0] * 4, [[0]] * 4, [[0, 0]] * 2, [[0, 0]] * 2, [[0] * 4], [[0] *
     ("processes", "each", "wanted"),
     [(1, 1, ONE_BY_ONE), (1, 4, ONE_BY_FOUR), (2, 2, TWO_BY_TWO), (4, 1, FOUR_BY_ONE)],
 )
+@pytest.mark.quick("2-2")
 def test_meshes_of_real_processes(launch: Launch, script: Script, processes: int, each: int, wanted: list[Any]) -> None:
     done = launch("--local", str(processes), "--devices", str(each), script(REAL))
     assert done.returncode == 0, done.stdout + done.stderr

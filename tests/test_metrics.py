@@ -416,6 +416,7 @@ if {code} not in (0, 75):
 
 
 @pytest.mark.parametrize("how", ENDS)
+@pytest.mark.quick("with an exception", "preempted")
 def test_the_last_report_and_the_rare_ones_arrive_however_a_process_ends(
     start: Start, script: Script, how: str
 ) -> None:

@@ -120,6 +120,7 @@ def test_killed_child_of_a_worker_is_the_workers_own_affair(stubborn: Stubborn) 
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.quick("warm-2", "warm-15")
 def test_signalled_launcher_leaves_no_process(stubborn: Stubborn, number: int) -> None:
     stubborn.run.launcher.send_signal(number)
     stubborn.assert_gone()
@@ -144,6 +145,7 @@ def test_an_interrupt_while_jax_is_still_importing_ends_at_once(start: Start, sc
     assert not run.has_seen("nursery_ready", 1)
 
 
+@pytest.mark.slow
 def test_closed_terminal_leaves_no_process(tmp_path, script: Script) -> None:  # type: ignore[no-untyped-def]
     """A real terminal that goes away: the kernel sends SIGHUP, and every write fails."""
     name = script(STUBBORN)

@@ -148,6 +148,7 @@ TOPOLOGIES = [
 
 
 @pytest.mark.parametrize(("processes", "devices"), TOPOLOGIES)
+@pytest.mark.quick("1-1", "2-2")
 def test_every_topology_mesh_and_loading_gives_the_same_arrays_and_each_record_once_an_epoch(
     launch: Launch, script: Script, reference: Path, tmp_path: Path, processes: int, devices: int
 ) -> None:

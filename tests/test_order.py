@@ -28,6 +28,7 @@ def standard_score(counts: np.ndarray, expected: float) -> float:
 
 
 @pytest.mark.parametrize("shuffle", [True, False])
+@pytest.mark.slow
 def test_every_epoch_holds_every_record_once(shuffle: bool) -> None:
     for length in LENGTHS:
         order = Order(length, seed=length, shuffle=shuffle)
@@ -38,6 +39,7 @@ def test_every_epoch_holds_every_record_once(shuffle: bool) -> None:
 
 
 @pytest.mark.parametrize("length", [10**6 + 3, 2**31 + 1, TRILLION, 10**15, 2**62])
+@pytest.mark.slow
 def test_ids_of_a_long_epoch_lie_in_it_and_never_repeat(length: int) -> None:
     ids = Order(length, seed=1).ids(length // 3, length // 3 + 300_000)
     assert ids.min() >= 0 and ids.max() < length
@@ -134,6 +136,7 @@ def test_lengths_that_differ_by_one_are_orders_of_their_own_records_only() -> No
 
 
 @pytest.mark.parametrize("length", [17, 64, 100, 1000, 1024, 1025])
+@pytest.mark.slow
 def test_each_place_gets_each_record_equally_often(length: int) -> None:
     epochs, buckets = 2000, min(length, 32)
     ids = Order(length, seed=5).ids(0, epochs * length).reshape(epochs, length)
@@ -144,6 +147,7 @@ def test_each_place_gets_each_record_equally_often(length: int) -> None:
 
 
 @pytest.mark.parametrize("length", [3, 4, 5, 6])
+@pytest.mark.slow
 def test_all_permutations_of_a_few_records_come_up_equally_often(length: int) -> None:
     epochs = 50_000
     ids = Order(length, seed=2).ids(0, epochs * length).reshape(epochs, length)

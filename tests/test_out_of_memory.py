@@ -442,6 +442,7 @@ def other_pids() -> tuple[str, ...]:
 
 
 @pytest.mark.parametrize("how", [[], ["--cold"]], ids=["warm", "cold"])
+@pytest.mark.slow
 def test_counters_tell_where_the_log_does_not(
     memory_cgroup: MemoryCgroup, other_pids: tuple[str, ...], start: Start, script: Script, how: list[str]
 ) -> None:
@@ -524,6 +525,7 @@ RAISE = {
 
 @pytest.mark.parametrize("how", [[], ["--cold"]], ids=["warm", "cold"])
 @pytest.mark.parametrize("said", RAISE)
+@pytest.mark.quick("MemoryError-warm")
 def test_an_exception_for_memory_is_one_too(start: Start, script: Script, said: str, how: list[str]) -> None:
     run = start("--local", "2", *how, script(EAT.format(eat=RAISE[said])))
     assert run.wait() == 1

@@ -108,6 +108,7 @@ def test_an_owner_that_is_suspended_here_is_not_dead(start_owner: StartOwner, tm
         take(tmp_path)
 
 
+@pytest.mark.slow
 def test_an_owner_elsewhere_that_gives_no_sign_of_life_is_replaced_and_hears_of_it(
     start_owner: StartOwner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -254,6 +255,7 @@ def assert_whole(folder: Path, most: int = 2) -> None:
     reading.close()
 
 
+@pytest.mark.slow
 def test_of_two_runs_one_trains_to_its_end_and_the_other_is_told_which(
     start: Start, script: Script, tmp_path: Path
 ) -> None:

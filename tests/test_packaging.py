@@ -49,6 +49,7 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_wheel_holds_every_module_and_the_files_they_read(wheel: Path) -> None:
     names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     modules = {f"hostmesh/{path.relative_to(REPO)}" for top in ("launcher", "worker") for path in modules_of(top)}
@@ -61,6 +62,7 @@ def modules_of(top: str) -> list[Path]:
     return [path for path in (REPO / top).rglob("*.py") if "__pycache__" not in path.parts]
 
 
+@pytest.mark.slow
 def test_what_is_installed_runs_by_its_own_name(installed: Path, tmp_path: Path) -> None:
     where = {"PYTHONPATH": str(installed)}
     said = run(sys.executable, "-P", "-m", "hostmesh.launcher", "--version", cwd=tmp_path, **where)
@@ -73,6 +75,7 @@ def test_what_is_installed_runs_by_its_own_name(installed: Path, tmp_path: Path)
     assert run(sys.executable, "-P", "-c", digits, cwd=tmp_path, **where).stdout == "1797\n"
 
 
+@pytest.mark.slow
 def test_what_is_installed_takes_no_name_of_a_users_modules(installed: Path, tmp_path: Path) -> None:
     assert {path.name for path in installed.iterdir() if path.suffix != ".dist-info"} - {"bin"} == {"hostmesh"}
     for name in ("launcher", "worker"):

@@ -282,6 +282,7 @@ print("RESULT", json.dumps([jax.process_index(), said]), flush=True)
 
 
 @pytest.mark.parametrize("processes", [2, 4])
+@pytest.mark.slow
 def test_real_processes_load_what_jax_asks_for(launch: Launch, script: Script, processes: int) -> None:
     done = launch("--local", str(processes), "--devices", "2", script(REAL))
     assert done.returncode == 0, done.stdout + done.stderr

@@ -60,6 +60,7 @@ def assert_all_left_in_order(run: LiveRun) -> None:
     assert not processes_of(run.id)
 
 
+@pytest.mark.slow
 def test_a_save_that_takes_longer_than_a_stop_is_waited_for(saving: Any) -> None:
     run = saving("time.sleep(4)", "--cold")
     run.launcher.send_signal(signal.SIGINT)
@@ -224,6 +225,7 @@ for step in range(10**9):
 
 
 @pytest.mark.parametrize(("code", "exit_code", "message"), [(0, 143, "stopped by SIGTERM"), (75, 75, "preempted")])
+@pytest.mark.slow
 def test_grace_is_the_time_of_a_script_that_saves_by_itself(
     start: Start, script: Script, code: int, exit_code: int, message: str
 ) -> None:
@@ -272,6 +274,7 @@ for step in range(101, 1000):
 """
 
 
+@pytest.mark.slow
 def test_a_resumed_run_that_is_asked_before_its_first_step_stops(start: Start, script: Script) -> None:
     run = start("--local", "2", script(RESUMED))
     run.await_event("saves_when_stopped", count=PROCESSES)

@@ -444,6 +444,7 @@ os._exit(7)
 
 
 @pytest.mark.parametrize("env", [{"http_proxy": PROXY}, {"http_proxy": PROXY, "no_proxy": "127.0.0.0/8"}])
+@pytest.mark.slow
 def test_jax_follows_that_rule(env: dict[str, str], tmp_path: Path) -> None:
     kept = {name: value for name, value in clean_env().items() if "_proxy" not in name.lower()}
     program = subprocess.run(

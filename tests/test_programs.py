@@ -728,12 +728,14 @@ def test_what_was_compiled_ahead_of_time_is_compared_when_it_is_called(launch: L
     assert result.returncode == 1 and WHO.rpartition(" (")[0] in result.stderr
 
 
+@pytest.mark.slow
 def test_a_python_below_a_shell_is_compared_too(launch: Launch, script: Script) -> None:
     name = script(UNEVEN)
     result = launch("--local", "3", "--", "sh", "-c", f"{sys.executable} {name} 1 && true")
     assert result.returncode == 1 and WHO in result.stderr
 
 
+@pytest.mark.slow
 def test_warn_lets_them_go_on_and_off_says_nothing(launch: Launch, script: Script) -> None:
     name = script(UNEVEN)
     warned = launch("--local", "3", "--programs", "warn", name, "1")
@@ -763,6 +765,7 @@ sys.meta_path.insert(-3, OtherJax())
 """
 
 
+@pytest.mark.slow
 def test_a_jax_without_the_hook_runs_and_says_so_once(launch: Launch, script: Script) -> None:
     result = launch("--local", "3", "--cold", script(OTHER_JAX + UNEVEN), "1")
     assert result.returncode == 0 and result.stdout.count("sum") == 3
@@ -796,6 +799,7 @@ jax.block_until_ready(jax.jit(lambda x: x.sum() * 7)(x))
 
 
 @pytest.mark.parametrize("how", [[], ["--cold"]], ids=["forked", "cold"])
+@pytest.mark.slow
 def test_healthy_processes_need_not_compile_in_step(how: list[str], start: Start, script: Script) -> None:
     """Another order ahead of time, programs of their own devices, host callbacks, and one that needs no other."""
     run = start("--local", "3", *how, script(HEALTHY))

@@ -85,6 +85,7 @@ def test_a_git_that_hangs_holds_no_run_up(start: Start, script: Script, tmp_path
     await_true(lambda: not is_alive(pid), 5, "no git left")
 
 
+@pytest.mark.slow
 def test_the_processes_python_can_be_chosen(start: Start, launch: Launch, script: Script, tmp_path: Path) -> None:
     """A wrapper that tells on itself; the versions in the result are its own."""
     own = tmp_path / "own-python"

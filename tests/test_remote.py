@@ -69,6 +69,7 @@ def test_an_unmodified_script_runs_on_hosts_reached_by_ssh(cluster: Cluster, lau
     assert {"[0 a] process 0 of 2", "[1 b] process 1 of 2"} <= set(done.stdout.splitlines())
 
 
+@pytest.mark.slow
 def test_what_was_changed_and_deleted_here_is_so_there(
     cluster: Cluster, launch: Launch, script: Script, tmp_path: Path
 ) -> None:
@@ -85,6 +86,7 @@ def test_what_was_changed_and_deleted_here_is_so_there(
     assert "old.txt" not in said and "'made-by-a-job'" in said and "] 2\n" in said
 
 
+@pytest.mark.slow
 def test_a_setup_runs_once_for_each_content_and_its_output_is_kept(
     cluster: Cluster, launch: Launch, script: Script, tmp_path: Path
 ) -> None:
@@ -116,6 +118,7 @@ def test_every_host_that_cannot_be_used_is_told(cluster: Cluster, launch: Launch
     assert time.monotonic() - began < 30 * busyness()
 
 
+@pytest.mark.slow
 def test_a_python_that_is_missing_on_one_host_is_told_with_its_name(
     cluster: Cluster, launch: Launch, script: Script
 ) -> None:
@@ -225,6 +228,7 @@ for k in range(10**9):
     ],
     ids=["abort", "leave"],
 )
+@pytest.mark.slow
 def test_the_end_of_the_coordinator_is_told_and_not_what_it_did_to_others(
     cluster: Cluster, start: Start, script: Script, fault: str, code: int, told: str
 ) -> None:

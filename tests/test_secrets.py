@@ -166,6 +166,7 @@ def test_a_setup_whose_last_words_begin_in_a_secret(launch: Launch, script: Scri
 
 
 @pytest.mark.parametrize("name", ["TOKEN", "KEY"])
+@pytest.mark.slow
 def test_a_preload_whose_exception_holds_a_secret(launch: Launch, script: Script, tmp_path: Path, name: str) -> None:
     script(f"import os\nraise ValueError('cannot log in with ' + os.environ[{name!r}])", "mine/loud.py")
     file = write_cluster(tmp_path, preload=["loud"], env={"PYTHONPATH": str(tmp_path / "mine")})
@@ -176,6 +177,7 @@ def test_a_preload_whose_exception_holds_a_secret(launch: Launch, script: Script
 
 @pytest.mark.parametrize("words", [echo("TOKEN"), echo("KEY")])
 @pytest.mark.parametrize("command", [["--hosts"], ["check", "--json", "--hosts"]])
+@pytest.mark.slow
 def test_a_python_that_fails_and_prints_a_secret(
     launch: Launch, script: Script, tmp_path: Path, words: str, command: list[str]
 ) -> None:
@@ -191,6 +193,7 @@ def test_a_python_that_fails_and_prints_a_secret(
 
 @pytest.mark.parametrize("how", [[], ["--cold"]])
 @pytest.mark.parametrize("before", [1990, 1000])
+@pytest.mark.slow
 def test_an_exception_whose_message_is_cut_in_a_secret(
     start: Start, script: Script, tmp_path: Path, before: int, how: list[str]
 ) -> None:
@@ -203,6 +206,7 @@ def test_an_exception_whose_message_is_cut_in_a_secret(
 
 
 @pytest.mark.parametrize("left", [wire.TAIL_LENGTH - 10, wire.TAIL_LENGTH - 200, 100])
+@pytest.mark.slow
 def test_last_words_that_begin_in_a_secret(launch: Launch, script: Script, tmp_path: Path, left: int) -> None:
     text = f"import os; print(os.environ['TOKEN'] + os.environ['KEY'] + 'z' * {left}); os._exit(5)"
     code, told = run_with_secrets(launch, tmp_path, "--hosts", write_cluster(tmp_path), script(text))
@@ -212,6 +216,7 @@ def test_last_words_that_begin_in_a_secret(launch: Launch, script: Script, tmp_p
 
 @pytest.mark.parametrize("last", ["", "exec sleep 1000"])
 @pytest.mark.parametrize("command", [["--hosts"], ["check", "--hosts"]])
+@pytest.mark.slow
 def test_an_agent_that_does_not_start_and_prints_a_secret(
     launch: Launch, script: Script, tmp_path: Path, command: list[str], last: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -91,6 +91,7 @@ def kill(run: LiveRun, what: str) -> None:
 
 
 @pytest.mark.parametrize("what", ["launcher", "agent", "guardian", "worker", "Ctrl-C"])
+@pytest.mark.quick("agent", "worker")
 def test_shared_memory_goes_with_the_processes_that_made_it(
     start: Start, script: Script, make: Make, prefix: str, what: str
 ) -> None:

@@ -83,6 +83,7 @@ def test_without_inputs_a_setup_depends_on_all_of_the_code(source: Path) -> None
 
 
 @needs_sshd
+@pytest.mark.slow
 def test_an_edit_of_another_file_does_not_repeat_a_setup(cluster: Cluster, launch: Launch, source: Path) -> None:  # noqa: F811
     file = cluster(setup={"run": ["echo x >> trace"], "inputs": ["requirements.txt"]})
     for name, text in (("train.py", "x = 1"), ("train.py", "x = 2"), ("requirements.txt", "jax")):

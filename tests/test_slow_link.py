@@ -71,6 +71,7 @@ def slow(tmp_path: Path) -> Iterator[SlowRun]:
     run.events.close()
 
 
+@pytest.mark.slow
 def test_a_backlog_of_logs_does_not_delay_the_verdict(slow: SlowRun) -> None:
     (slow.folder / "fail").touch()
     seconds = await_true(lambda: "process 1 on localhost exited with 3" in slow.out.getvalue(), 20, "the verdict")
@@ -81,6 +82,7 @@ def test_a_backlog_of_logs_does_not_delay_the_verdict(slow: SlowRun) -> None:
     assert "not all that process 0 printed was fetched from localhost" in slow.out.getvalue()
 
 
+@pytest.mark.slow
 def test_a_backlog_of_logs_does_not_delay_ctrl_c(slow: SlowRun) -> None:
     began = time.monotonic()
     slow.supervisor.interrupt(signal.SIGINT)

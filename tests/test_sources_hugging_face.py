@@ -140,6 +140,7 @@ def test_the_jax_format_gives_the_same_numbers(dtype: dict[str, Any]) -> None:
     assert_same_on_device(source.read(make_ids(7, 3)), dataset[[7, 3]])
 
 
+@pytest.mark.slow
 def test_the_jax_format_of_a_stream_gives_the_same_numbers() -> None:
     items = make_dataset().remove_columns("text").to_iterable_dataset().with_format("jax")
     for record, row in zip(as_stream(items).open(0, 1), items, strict=True):
@@ -174,6 +175,7 @@ for kind in ("jax", "numpy", "torch"):
 """
 
 
+@pytest.mark.slow
 def test_every_format_can_be_read_by_every_process(launch: Launch, script: Script) -> None:
     """The library's own `jax` format puts rows on device 0, which process 1 cannot reach."""
     done = launch("--local", "2", script(FORMATS), timeout=240)

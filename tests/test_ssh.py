@@ -285,6 +285,7 @@ class Relay:
 
 
 @pytest.mark.parametrize("through_a_jump_host", [False, True])
+@pytest.mark.slow
 def test_closing_gets_past_a_link_that_is_stuck(start_sshd: StartSshd, through_a_jump_host: bool) -> None:
     target, jump = start_sshd(), start_sshd()
     relay = Relay(jump.port if through_a_jump_host else target.port)
@@ -716,6 +717,7 @@ print(time.time())
     assert time.time() - float(ended.stdout) < 3
 
 
+@pytest.mark.slow
 def test_many_streams_at_once(sshd: Sshd) -> None:
     commands = [["echo", str(number)] for number in range(32)]
     streams = open_ssh_streams([sshd.host()] * 32, sshd.settings(), commands)

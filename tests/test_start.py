@@ -33,6 +33,7 @@ def results(output: str) -> list[str]:
 @pytest.mark.parametrize(
     "join", ["jax.distributed.initialize()", "import hostmesh; hostmesh.join()"], ids=["bare", "join"]
 )
+@pytest.mark.quick("bare-warm", "join-cold")
 def test_processes_join_each_other(launch: Launch, script: Script, how: list[str], join: str) -> None:
     done = launch("--local", "3", "--devices", "2", *how, script(JOIN.format(join=join)))
     assert done.returncode == 0, done.stderr + done.stdout
@@ -40,6 +41,7 @@ def test_processes_join_each_other(launch: Launch, script: Script, how: list[str
     assert "separately" not in done.stderr
 
 
+@pytest.mark.slow
 def test_variables_of_another_scheduler_do_not_win(launch: Launch, script: Script) -> None:
     slurm = {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "9", "SLURM_PROCID": "5", "SLURM_LOCALID": "0"}
     slurm |= {"SLURM_STEP_NODELIST": "nowhere", "SLURM_STEP_NUM_TASKS": "9"}
@@ -52,6 +54,7 @@ def test_join_alone_does_nothing(script: Script, tmp_path: Path) -> None:
     subprocess.run([sys.executable, name], cwd=tmp_path, env=clean_env(), check=True)
 
 
+@pytest.mark.slow
 def test_process_zero_that_finishes_first_makes_nobody_abort(launch: Launch, script: Script) -> None:
     name = script(
         "import jax, time, os\njax.distributed.initialize()\njax.devices()\n"
@@ -141,6 +144,7 @@ def test_a_command_finds_its_identity_in_its_environment(launch: Launch) -> None
     assert results(done.stdout) == ["0 2 localhost 0", "1 2 localhost 1"]
 
 
+@pytest.mark.slow
 def test_a_python_command_can_join_too(launch: Launch, script: Script) -> None:
     done = launch("--local", "2", "--", sys.executable, script(JOIN.format(join="import hostmesh; hostmesh.join()")))
     assert results(done.stdout) == ["2 1 [0, 1]"] * 2, done.stdout
@@ -160,6 +164,7 @@ def test_a_python_command_can_join_too(launch: Launch, script: Script) -> None:
         ("1/0", 1, "ZeroDivisionError: division by zero"),
     ],
 )
+@pytest.mark.quick("import sys; sys.exit(7)", "import os, signal", "def f(")
 def test_exit_codes_are_pythons(
     launch: Launch, script: Script, how: list[str], text: str, code: int, said: str | None
 ) -> None:
@@ -214,6 +219,7 @@ SETTINGS = [
 
 @pytest.mark.newest
 @WARM_AND_COLD
+@pytest.mark.slow
 def test_variables_set_before_the_scripts_own_import_count(launch: Launch, script: Script, how: list[str]) -> None:
     cases = [(settings, form) for settings in SETTINGS for form in IMPORTS]
     done = launch("--local", str(len(cases)), *how, script(LATE_VARIABLES), env={"CASES": json.dumps(cases)})
@@ -229,6 +235,7 @@ def test_a_variable_that_cannot_be_applied_ends_with_a_word_about_cold(launch: L
     assert results(done.stdout) == []
 
 
+@pytest.mark.slow
 def test_a_worker_may_launch_something_itself(launch: Launch, script: Script) -> None:
     text = (
         "import os, subprocess, sys\nif os.environ['HOSTMESH_PROCESS_ID'] == '0':\n"
@@ -256,6 +263,7 @@ def test_warm_workers_differ_in_their_randomness(launch: Launch, script: Script)
         ("antigravity_hm", "KeyError: 5"),
     ],
 )
+@pytest.mark.quick("no_such_module")
 def test_a_preload_that_fails_says_so_and_starts_cold(
     launch: Launch, script: Script, tmp_path: Path, module: str, said: str
 ) -> None:
@@ -271,6 +279,7 @@ def test_a_preload_that_fails_says_so_and_starts_cold(
     assert "no warm start on here" in done.stderr and said in done.stderr and "starting cold" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_preloaded_package_built_on_jax_sees_late_variables(launch: Launch, script: Script, tmp_path: Path) -> None:
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib" / "onjax.py").write_text("import jax\ndef kind(): return jax.numpy.arange(2).dtype\n")
@@ -347,6 +356,7 @@ print("the loss is", float(value))
 """
 
 
+@pytest.mark.slow
 def test_steps_that_pile_up_on_cpu_devices_do_not_lock_up(launch: Launch, script: Script) -> None:
     """On two cores they would, with the threads XLA takes by itself."""
     done = launch("--local", "4", "--devices", "2", script(PILE_UP), timeout=240)

@@ -70,6 +70,7 @@ def attempt(sshd: Sshd, tmp_path: Path) -> Try:
         ("exit 0", "its stream ended, and nothing was said before"),
     ],
 )
+@pytest.mark.quick("read answer", "exec sh")
 def test_a_start_up_file_that_takes_the_agents_input_is_told_with_what_to_do(
     attempt: Try, start_up: str, cause: str
 ) -> None:
@@ -77,6 +78,7 @@ def test_a_start_up_file_that_takes_the_agents_input_is_told_with_what_to_do(
     assert code == 69 and cause in said and "put `[ -t 0 ] || return` at its top" in said
 
 
+@pytest.mark.slow
 def test_a_check_tells_it_too(attempt: Try) -> None:
     for start_up in ("exec bash", "exec cat"):
         code, said = attempt(start_up, "check", "--hosts", "c.yaml")

@@ -79,6 +79,7 @@ def test_what_is_piped_to_the_launcher_reaches_one_process_and_ends(tmp_path: Pa
 
 
 @pytest.mark.parametrize("text", ["input('who? ')", "breakpoint()\nprint()"], ids=["input", "breakpoint"])
+@pytest.mark.slow
 def test_a_script_that_asks_is_told_why_nobody_answers(
     launch: Launch, script: Script, tmp_path: Path, text: str
 ) -> None:

@@ -140,6 +140,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_grain_with_processes_of_its_own(launch: Launch, script: Script) -> None:
     """They want flags that nobody has parsed."""
     done = launch("--local", "2", script(WITH_PROCESSES), timeout=240)

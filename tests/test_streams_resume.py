@@ -251,6 +251,7 @@ for batched, tail in ((False, "pad"), (True, "carry")):
 )
 
 
+@pytest.mark.slow
 def test_other_numbers_of_processes_go_on(launch: Launch, script: Script) -> None:
     """2, then 4, then 1, each from what all of the last saved."""
     name = script(PROCESSES)
@@ -288,6 +289,7 @@ def _add_noise(record: Any, rng: Any) -> Any:
 
 @pytest.mark.parametrize("shards", [1, 2])
 @pytest.mark.parametrize("kind", ["shuffled", "batched", "interleaved", "window", "loader"])
+@pytest.mark.quick("shuffled", "batched-2", "window-1", "loader-1")
 def test_grain(kind: str, shards: int) -> None:
     check_resumed(lambda: hostmesh.as_stream(make_grain(kind), shards), epochs=2)
 
@@ -312,6 +314,7 @@ def test_hugging_face(kind: str, shards: int) -> None:
 
 @pytest.mark.xdist_group("tensorflow")
 @pytest.mark.parametrize("kind", ["plain", "reshuffled", "batched", "large buffer", "generator"])
+@pytest.mark.quick("plain", "reshuffled")
 def test_tf_data(kind: str) -> None:
     tf = pytest.importorskip("tensorflow", reason="hostmesh[tensorflow]")
 

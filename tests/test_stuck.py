@@ -67,7 +67,8 @@ def known(stack: str = IN_SCRIPT, phase: str = "step", others: tuple[str, ...] =
             Doing.DISK,
             "waits for a disk (/data/x) at train.py:41",
         ),
-        (known(state="D", cores=0.9), Doing.SLEEPING, ""),
+        (known(state="D", cores=0.9, library="python3.11"), Doing.SLEEPING, ""),
+        (known(), Doing.UNKNOWN, "is at train.py:41 in main"),  # it may call a jitted function there
         (known(phase="compiling", state="D"), Doing.COMPILING, "is compiling at train.py:41 in main"),
         (known(IN_JAX), Doing.WAITING, "waits in step 7 at train.py:41 in main"),
         (known(IN_JAX, phase=""), Doing.WAITING, "waits at train.py:41 in main"),
@@ -184,15 +185,25 @@ Tell = Callable[..., Story]
 
 @pytest.fixture
 def story(tmp_path: Path) -> Callable[..., Story]:
-    def begin(stacks: dict[int, str], found: dict[int, dict[str, Any]] | None = None, **settings: Any) -> Story:
+    def begin(
+        stacks: dict[int, str],
+        found: dict[int, dict[str, Any]] | None = None,
+        word_of_3: str = "joined",
+        **settings: Any,
+    ) -> Story:
         def answer(agent: FakeAgent, _: Any) -> list[Any]:
             given = found or {}
-            return [wire.Examined(n, given.get(n, {}), dump(stacks[n])) for n in agent.running if n in stacks]
+            python = {"library": "python3.11"}
+            return [
+                wire.Examined(n, {**python, **given.get(n, {})}, dump(stacks[n])) for n in agent.running if n in stacks
+            ]
 
         agents = FakeAgent({wire.Examine: answer}), FakeAgent({wire.Examine: answer})
         told = Story(tmp_path, agents, **settings)
         told.say_at(1, 0, *(wire.Fact(name, n) for n in (0, 1) for name in ("joining", "joined")))
-        told.say_at(1, 1, *(wire.Fact(name, n) for n in (2, 3) for name in ("joining", "joined")))
+        told.say_at(
+            1, 1, *(wire.Fact(name, n) for n in (2, 3) for name in ("joining", word_of_3 if n == 3 else "joined"))
+        )
         return told
 
     return begin
@@ -217,6 +228,15 @@ def test_a_process_that_sleeps_is_named_and_the_run_ended(story: Tell) -> None:
     assert "process 2 on b sleeps or waits for a lock at train.py:30 in read" in verdict.message
     assert any("processes 0 1 3 on a, b wait for 2 in step 5 at train.py:41 in main" in line for line in verdict.detail)
     assert told.commands(0, wire.Stop)[0].stacks is True
+
+
+@pytest.mark.parametrize(("word", "culprit"), [("joining", 3), ("program", 2)])
+def test_who_computes_with_the_others_has_joined_them(story: Tell, word: str, culprit: int) -> None:
+    """Its word that it has joined may be lost."""
+    stacks = {0: IN_JAX, 1: IN_JAX, 2: ASLEEP, 3: IN_JAX}
+    told = story(stacks, word_of_3=word, hang_timeout=HangTimeout(20.0))
+    step_all(told, 2, 5)
+    assert told.run().process_id == culprit
 
 
 def test_a_run_that_moves_is_left_alone(story: Tell) -> None:
@@ -461,6 +481,7 @@ TEXTS = {
 }
 
 
+@pytest.mark.slow
 def test_an_unmodified_script_that_works_in_silence_is_left_alone(launch: Launch, script: Script) -> None:
     text = UNMODIFIED.replace("total = add", "time.sleep(0.02)\n    total = add")
     done = launch("--local", "3", "--hang-timeout", "7", script(text), "none", "0")
@@ -472,6 +493,7 @@ def test_an_unmodified_script_that_works_in_silence_is_left_alone(launch: Launch
     [(WITH_LOADER, "stop", 0), (WITH_LOADER, "native", 2), (UNMODIFIED, "lock", 1), (UNMODIFIED, "leave", 0)],
     ids=["stop", "native", "lock, unmodified", "leave, unmodified"],
 )
+@pytest.mark.quick("stop", "lock, unmodified")
 def test_real_processes(start: Start, script: Script, text: str, kind: str, culprit: int) -> None:
     run: LiveRun = start("--local", "3", "--hang-timeout", "8", script(text, f"{kind}.py"), kind, str(culprit))
     assert run.launcher.wait(HANGS) == 124, run.stderr

@@ -109,6 +109,7 @@ def frozen(tmp_path: Path) -> Iterator[Callable[[bool], Path]]:
         subprocess.run(["umount", "-l", str(folder)], check=True, timeout=240)
 
 
+@pytest.mark.slow
 def test_a_disk_that_does_not_answer_is_named_and_the_agent_goes_on(
     short_timeouts: None,
     talk: Talking,  # noqa: F811

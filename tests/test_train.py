@@ -85,6 +85,7 @@ def run_to_end(folder: Path, *args: str) -> dict[str, Any]:
 
 @pytest.mark.xdist_group("topologies of the job")  # which share the run of one device
 @pytest.mark.parametrize(("processes", "devices", "options"), TOPOLOGIES)
+@pytest.mark.quick("2-2-options2")
 def test_every_topology_and_loading_trains_alike(
     tmp_path: Path, alone: dict[str, Any], processes: str, devices: str, options: tuple[str, ...]
 ) -> None:
@@ -98,6 +99,7 @@ LONG = ("--steps", "1500", "--checkpoint-dir", "saved")
 
 
 @pytest.mark.timeout(600)  # four runs, one of them of 1,500 steps
+@pytest.mark.slow
 def test_stopped_and_continued_elsewhere_it_ends_as_if_never_stopped(start: Start, tmp_path: Path) -> None:
     """Twice: by a signal to the launcher, then by one that reaches only one process."""
     whole = tmp_path / "whole"
@@ -163,6 +165,7 @@ def run_all(launch: Launch, script: Script, processes: int, devices: int, *runs:
     return said[0]
 
 
+@pytest.mark.slow
 def test_ctrl_c_saves(start: Start) -> None:
     run = start("--local", "1", *LONG, "--steps", "100000")
     run.await_event("metrics")
@@ -172,6 +175,7 @@ def test_ctrl_c_saves(start: Start) -> None:
     assert f"stopped by Ctrl-C; saved at step {saved}" in run.stderr
 
 
+@pytest.mark.slow
 def test_a_finished_run_only_evaluates(launch: Launch, script: Script) -> None:
     """Three times in one start: trained, with nothing left to train, and with fewer steps than are saved."""
     options = ("--steps", "20", "--checkpoint-dir", "short")
@@ -189,6 +193,7 @@ def test_a_finished_run_only_evaluates(launch: Launch, script: Script) -> None:
     assert wanted in fewer[1]
 
 
+@pytest.mark.slow
 def test_it_shows_how_it_goes(launch: Launch) -> None:
     done = launch("--local", "1", "--devices", "2", "--steps", "4000", "--eval-every", "1500")
     assert done.returncode == 0, done.stderr
@@ -224,6 +229,7 @@ def test_what_it_cannot_do_is_told(launch: Launch, script: Script, tmp_path: Pat
 
 
 @pytest.mark.parametrize("nth", [0, 2, 8, 12], ids=lambda nth: MISTAKES[nth][0][-1])
+@pytest.mark.quick("eager", "data=3")
 def test_a_run_that_cannot_be_ends_without_a_traceback(launch: Launch, tmp_path: Path, nth: int) -> None:
     """A mistake of each kind: seen by the devices, by the job, by its parser and by a source."""
     options, code, message = MISTAKES[nth]
@@ -234,6 +240,7 @@ def test_a_run_that_cannot_be_ends_without_a_traceback(launch: Launch, tmp_path:
     assert "Traceback" not in done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_another_source_or_batch_size_is_refused(
     launch: Launch, script: Script, tmp_path: Path
 ) -> None:
@@ -254,6 +261,7 @@ def test_a_checkpoint_of_another_source_or_batch_size_is_refused(
         assert code == 1 and message in said, (changed, said)
 
 
+@pytest.mark.slow
 def test_labels_that_are_no_class_do_not_train_silently(launch: Launch, tmp_path: Path) -> None:
     """The classes are those of records spread over the source; this label hides between them."""
     labels = np.zeros(10_000, np.int64)
@@ -277,6 +285,7 @@ def saved_steps(folder: Path) -> list[str]:
     return sorted(name for name in os.listdir(folder / "saved") if name.isdecimal())
 
 
+@pytest.mark.slow
 def test_a_loss_that_is_not_finite_stops_training_before_it_is_saved(launch: Launch, tmp_path: Path) -> None:
     """On all processes at the step itself; unless told to go on, which never overwrites what was good."""
     record = bad_records(tmp_path, step=7)
@@ -331,6 +340,7 @@ def test_one_number_of_a_sharded_state_that_is_not_finite_is_found() -> None:
         assert not look(init_state(params, optimizer, mesh)), (layer, value)
 
 
+@pytest.mark.slow
 def test_hosts_whose_records_differ_say_so_before_they_train(launch: Launch, tmp_path: Path) -> None:
     """One label of one process's copy: not among the four records that a loader looks at, but a class of its own."""
     (tmp_path / "mine.py").write_text("""
@@ -347,6 +357,7 @@ def make():
     assert "Traceback" not in done.stdout + done.stderr and "ABORT" not in (done.stdout + done.stderr).upper()
 
 
+@pytest.mark.slow
 def test_it_runs_without_launch_too(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "hostmesh.worker"]
     options: Any = {"cwd": tmp_path, "env": clean_env(), "capture_output": True, "text": True, "timeout": 110}

@@ -61,6 +61,7 @@ time.sleep(1000)
     ],
     ids=["default", "all", "0,2", "quiet"],
 )
+@pytest.mark.quick("default")
 def test_a_run_shows_what_was_asked_for_and_its_verdict(
     launch: Launch, script: Script, tmp_path: Path, options: list[str], shown: tuple[int, ...], merged: bool
 ) -> None:

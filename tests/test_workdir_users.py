@@ -257,6 +257,7 @@ def test_two_runs_with_different_code_at_once_never_mix(folders: Folders) -> Non
 
 
 @needs_sshd
+@pytest.mark.slow
 def test_a_late_import_finds_the_runs_own_code(folders: Folders) -> None:
     one = folders.start("one")
     one.await_event("process started", count=2)
@@ -267,6 +268,7 @@ def test_a_late_import_finds_the_runs_own_code(folders: Folders) -> None:
 
 
 @needs_sshd
+@pytest.mark.slow
 def test_the_same_code_may_run_twice_at_once(folders: Folders) -> None:
     one, two = folders.start("one", name="same"), folders.start("two", name="same")
     for run in (one, two):
@@ -277,6 +279,7 @@ def test_the_same_code_may_run_twice_at_once(folders: Folders) -> None:
 
 
 @needs_sshd
+@pytest.mark.slow
 def test_after_a_killed_launcher_other_code_can_run(folders: Folders) -> None:
     one = folders.start("one")
     one.await_event("process started", count=2)
@@ -317,6 +320,7 @@ def homes(tmp_path: Path) -> Iterator[Path]:
 
 
 @needs_sshd
+@pytest.mark.slow
 def test_two_launches_at_once_over_several_hosts_do_not_refuse_each_other(
     homes: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -198,13 +198,13 @@ def _announce_joining(distributed: ModuleType) -> None:
         is_ours = identity is not None and address in (None, identity.coordinator_address)
         with phase("joining"):
             if identity is not None and is_ours:
-                send_fact("joining")
+                send_fact("joining", must_arrive=True)
                 _join_ours(call.arguments, identity)
             with let_ctrl_c_end():
                 initialize(*call.args, **call.kwargs)
         has_joined = True
         if is_ours:
-            send_fact("joined")
+            send_fact("joined", must_arrive=True)
             _reports().begin()
 
     announced.announces = True  # type: ignore[attr-defined]

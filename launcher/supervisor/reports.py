@@ -120,6 +120,8 @@ class Reports:
     def _note_program(self, fact: wire.Fact) -> bool:
         """Whether it is kept as an event: of a program only the first report is."""
         programs = self._state.programs
+        if fact.process_id is not None and fact.name == "program":
+            self._state.joined.add(fact.process_id)  # it computes with the others, whatever became of its word of that
         is_new = fact.process_id is not None and programs.note(
             fact.process_id, fact.name, fact.detail, self._inbox.now()
         )

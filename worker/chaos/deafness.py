@@ -14,7 +14,7 @@ from contextlib import suppress
 SO_ATTACH_FILTER, SO_DETACH_FILTER = 26, 27
 # The program of a socket filter that keeps nothing of any packet: `return 0`.
 DROP_ALL = ctypes.create_string_buffer(struct.pack("=HBBI", 0x06, 0, 0, 0), 8)
-LOOK_EVERY = 0.02
+LOOK_EVERY = 0.2
 
 
 def deafen(seconds: float | None) -> None:

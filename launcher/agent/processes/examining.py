@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Any, Callable, Dict, List
+from typing import Any, Callable, Dict, List, Optional
 
 from hostmesh.launcher import wire
 from hostmesh.launcher.agent.processes.connections import list_connections
@@ -22,6 +22,7 @@ class Examining:
     def __init__(self, processes: Processes, observing: Observing, send: Callable[[Any], None]) -> None:
         self._processes, self._observing, self._send = processes, observing, send
         self._waiting: List[Process] = []  # for their stacks
+        self._libraries: Dict[int, Optional[str]] = {}
         self._until = 0.0
 
     @property
@@ -33,6 +34,8 @@ class Examining:
             return
         for process in self._processes:
             if process.is_alive:
+                # Before the signal, which wakes the thread: it may not be back in its wait when its stacks are here.
+                self._libraries[process.process_id] = self._observing.looks_at(process).stack.find_library()
                 if process.can_dump:
                     process.empty_stacks()
                     process.signal(DUMP_SIGNAL)
@@ -63,7 +66,7 @@ class Examining:
             "main_cores": main_cores,
             "programs": list_programs(pid),
             "wait": describe_wait(pid, disk or pid),
-            "library": looks.stack.find_library(),
+            "library": self._libraries.pop(process.process_id, None) or looks.stack.find_library(),
             "connections": list_connections(pid),
         }
         record = process.record.read()

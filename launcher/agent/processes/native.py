@@ -19,6 +19,12 @@ JAX = re.compile(r"jax|xla|pjrt|libtpu|nccl", re.IGNORECASE)
 # Of a core: a process that uses less, and is inside jax, waits for others or for its devices.
 IDLE = 0.2
 STACK_READ = 16 << 10
+# System calls in which only others than jax wait, which does so for a futex: what looks like a return address into it
+# is left over on the stack. By machine: read, pread, readv, nanosleep, clock_nanosleep, wait4, waitid, flock, fsync.
+NOT_JAX = {
+    "x86_64": frozenset({0, 17, 19, 35, 230, 61, 247, 73, 74}),
+    "aarch64": frozenset({63, 67, 65, 101, 115, 260, 95, 32, 82}),
+}.get(os.uname().machine, frozenset())
 # A process that has begun to work loads few libraries more.
 READ_CODE_EVERY = 20.0
 
@@ -35,7 +41,7 @@ class NativeStack:
     def find_library(self) -> Optional[str]:
         """Its file name, `libjax_common.so`; None for a thread that runs, and where this user may not know."""
         try:
-            data = self._read_stack()
+            call, data = self._read_stack()
             if data and time.monotonic() - self._read_at > READ_CODE_EVERY:
                 self._read_code()
         except (OSError, ValueError, OverflowError):
@@ -43,21 +49,24 @@ class NativeStack:
         for (word,) in struct.iter_unpack("=Q", data[: len(data) // 8 * 8]):
             position = bisect_right(self._starts, word) - 1
             if position >= 0 and word < self._code[position][0]:
-                return self._code[position][1]
+                name = self._code[position][1]
+                if call not in NOT_JAX or not JAX.search(name):
+                    return name
         return None
 
     def waits_in_jax(self) -> bool:
         return bool(JAX.search(self.find_library() or ""))
 
-    def _read_stack(self) -> bytes:
-        """From /proc/PID/syscall, `202 0x55… … 0x7ffe… 0x7f5b…`: the last but one is the stack pointer."""
+    def _read_stack(self) -> Tuple[int, bytes]:
+        """The system call that the thread is in, and its stack; no stack of one that runs. From /proc/PID/syscall, `202
+        0x55… … 0x7ffe… 0x7f5b…`: the call, its arguments, the stack pointer, the next instruction."""
         with open(f"/proc/{self._pid}/syscall", "rb", buffering=0) as file:
             fields = file.read().split()
         if len(fields) < 3:
-            return b""  # b"running"
+            return -1, b""  # b"running"
         with open(f"/proc/{self._pid}/mem", "rb", buffering=0) as file:
             file.seek(int(fields[-2], 16))
-            return file.read(STACK_READ)
+            return int(fields[0]), file.read(STACK_READ)
 
     def _read_code(self) -> None:
         """Where code is mapped, without the system's libraries; from `7f5b…-7f5b… r-xp 0002a000 fe:00 12 /lib/x.so`."""

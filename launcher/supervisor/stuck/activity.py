@@ -140,6 +140,8 @@ def _find_outside(known: Evidence, place: str, at: str) -> tuple[Doing, str, str
         return Doing.COMPUTING, f"computes{at}, in native code or a loop ({busy:.1f} cores)", place
     if not known.stacks.main:
         return Doing.UNKNOWN, "does not say where it is", ""
+    if known.found.get("library") is None and not known.stacks.waits_in_python:
+        return Doing.UNKNOWN, f"is{at}", place  # a jitted function may be called there, which has no frame
     return Doing.SLEEPING, f"sleeps or waits for a lock{at}", place
 
 

@@ -52,6 +52,11 @@ class Stacks:
         return inner is not None and bool(JAX.search(inner.file) or WAITS.search(inner.file))
 
     @property
+    def waits_in_python(self) -> bool:
+        """In a lock, a queue or the like of the standard library."""
+        return bool(self.main) and bool(WAITING_TOOLS.search(self.main[0].file) or SUBPROCESS.search(self.main[0].file))
+
+    @property
     def callback(self) -> Frame | None:
         """Where a function of the user's is that jax calls back, in a thread of its own."""
         for frames in self.others:
