@@ -26,7 +26,8 @@ from typing import Any, NamedTuple
 REPO = Path(__file__).parent.parent
 sys.path.insert(0, str(REPO / "tests"))
 
-from conftest import processes_of  # noqa: E402  # of a compose cluster as well: its hosts run on this machine
+# Of a compose cluster as well: its hosts run on this machine.
+from conftest import clean_env, processes_of  # noqa: E402
 
 LAUNCH = [sys.executable, "-P", "-c", "from hostmesh.launcher.cli import main; main()"]
 COUNT = 4
@@ -202,6 +203,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--hang-timeout", type=float, default=8.0)
     parser.add_argument("--hosts", help="a cluster file, instead of four processes here")
+    parser.add_argument("--devices", default="1", help="CPU devices per process (default: 1)")
     parser.add_argument("--at-once", type=int, default=1, help="runs at the same time")
     parser.add_argument("--keep", metavar="DIR", help="where to keep the folders of runs with a wrong verdict")
     parser.add_argument("--only", nargs="*", help="these faults")
@@ -242,14 +244,18 @@ def run_fault(fault: Fault, job: str, seed: int, options: argparse.Namespace) ->
 def launch(folder: str, job: str, more: Sequence[str], options: argparse.Namespace) -> dict[str, Any]:
     """What result.json says, when the fault happened and when the run ended, and what it left."""
     Path(folder, "train.py").write_text(job)
-    where = ["--hosts", str(Path(options.hosts).resolve())] if options.hosts else ["--local", str(COUNT)]
+    here = ["--local", str(COUNT), "--devices", options.devices]
+    where = ["--hosts", str(Path(options.hosts).resolve())] if options.hosts else here
     command = [*LAUNCH, *where, "--json", "--hang-timeout", str(options.hang_timeout), *more, "train.py"]
-    env = {**os.environ, "PYTHONPATH": str(REPO / "src")}
-    with Path(folder, "err").open("wb") as err:
-        done = subprocess.run(
-            command, cwd=folder, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=err, timeout=TIMEOUT
-        )
-    events = [json.loads(line) for line in done.stdout.splitlines()]
+    env = clean_env()
+    with Path(folder, "err").open("wb") as err, Path(folder, "out").open("wb") as out:
+        process = subprocess.Popen(command, cwd=folder, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=err)
+        try:
+            process.wait(TIMEOUT)
+        except subprocess.TimeoutExpired:  # it is not told at all, which the verdict of an interrupt shows
+            process.send_signal(signal.SIGINT)
+            process.wait(TIMEOUT)
+    events = [json.loads(line) for line in Path(folder, "out").read_bytes().splitlines()]
     (result_file,) = Path(folder, "runs").glob("*/result.json")
     result: dict[str, Any] = json.loads(result_file.read_text())
     faults = [event["detail"]["at"] for event in events if event["event"] in ("chaos", "fault")]

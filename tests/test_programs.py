@@ -270,10 +270,6 @@ def test_weak_evidence_needs_the_same_line() -> None:
     everybody_runs_one_but(told, "B", communicates=None)
     told.later(600)
     assert told.found() is None
-    difference = told.programs.find_difference()
-    assert difference is not None and difference.text() == (
-        "processes 0 and 1 run jit_A, process 2 runs jit_B (train.py:41)"
-    )
 
 
 def test_who_has_neither_may_show_who_is_alone() -> None:
@@ -314,8 +310,39 @@ def test_who_lacks_a_program_is_known_of_a_run_that_stands_still() -> None:
     behind(told)
     missing = told.programs.find_missing()
     assert missing is not None
-    side, processes = missing
-    assert (side.name, side.processes, processes) == ("jit_B", (0, 1), (2,))
+    assert (missing.side.name, missing.side.processes, missing.lacking) == ("jit_B", (0, 1), (2,))
+
+
+LONE = "process 2 has run jit_B (train.py:41) with processes 0 and 1, who have not, and all went on"
+
+
+@pytest.mark.parametrize(
+    ("taken", "communicates", "found"),
+    [
+        ((60, 60, 60), True, LONE),
+        ((60, 60, 60), False, None),  # it needs nobody else: `if jax.process_index() == 0: print(loss / 3)`
+        ((60, 60, 60), None, None),
+        ((60, 60, 20), True, None),  # it may be waiting for the others, with some steps in its queue
+        ((60, 20, 60), True, None),
+        ((0, 0, 0), True, None),  # they tell no steps
+    ],
+)
+def test_a_program_of_one_process_that_all_went_on_from_was_run_with_something_else(
+    taken: tuple[int, ...], communicates: bool | None, found: str | None
+) -> None:
+    told = Told()
+    for process_id in range(3):
+        told.run(process_id, "A")
+    told.run(2, "B", communicates=communicates)
+    steps = {0: 10, 1: 11, 2: 10}
+    lone = None
+    for seconds in (1.0, 5.0, 6.0):
+        told.later(seconds)
+        lone = told.programs.find_lone(told.now, lambda steps=steps: steps)  # type: ignore[misc]
+        assert lone is None or told.now > 10
+        steps = {process_id: step + taken[process_id] for process_id, step in steps.items()}
+    assert (lone and lone.text()) == found
+    assert lone is None or lone.minority == (2,)
 
 
 def test_processes_that_are_unequally_far_cost_little_to_compare() -> None:
@@ -627,6 +654,25 @@ def test_a_disagreement_ends_the_run_and_names_the_odd_one(tmp_path: Path) -> No
     assert (verdict.process_id, verdict.host, verdict.victims) == (2, "b", 3)
     assert "processes 0, 1 and 3 run jit_A with f32[128,64], process 2 with f32[96,64] (train.py:41)" in story.shown
     assert 6 <= story.inbox.seconds < 9
+
+
+@pytest.mark.parametrize("programs", ["stop", "warn"])
+def test_a_program_of_one_process_that_all_went_on_from_is_a_disagreement(tmp_path: Path, programs: str) -> None:
+    story = Story(tmp_path, (FakeAgent(), FakeAgent()), programs=programs)
+    for process_id in range(4):
+        story.say_at(2, process_id // 2, *report(process_id, "A"))
+        for at in range(3, 30):
+            story.say_at(at, process_id // 2, wire.Observed(process_id, "", 10 * at, "step", 10 * at, True))
+        story.exit_at(40, process_id, 0)
+    story.say_at(5, 0, *report(1, "B", number=2))
+    verdict = story.run()
+    assert (
+        "process 1 has run jit_B (train.py:41) with processes 0, 2 and 3, who have not, and all went on" in story.shown
+    )
+    if programs == "stop":
+        assert (verdict.kind, verdict.process_id) == ("disagreement", 1) and 15 <= story.inbox.seconds < 20
+    else:
+        assert verdict.exit_code == 0 and story.shown.count("jit_B") == 1
 
 
 def test_a_short_run_does_not_succeed_with_a_disagreement(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from stories import Story
 
 from hostmesh.launcher import wire
 from hostmesh.launcher.cluster.model import HangTimeout
-from hostmesh.launcher.supervisor.disagreement import Side
+from hostmesh.launcher.supervisor.disagreement import Missing, Side
 from hostmesh.launcher.supervisor.progress import Progress
 from hostmesh.launcher.supervisor.stuck.activity import Activity, Doing, find_activity, gather
 from hostmesh.launcher.supervisor.stuck.diagnosis import diagnose
@@ -147,11 +147,23 @@ def test_who_holds_the_others_up(activities: list[Activity], culprits: list[int]
     [((2,), (0, 1, 3), [2]), ((0, 1, 3), (2,), [2]), ((0, 1), (2, 3), []), ((2,), (0,), [])],
 )
 def test_who_runs_another_program(callers: tuple[int, ...], lacking: tuple[int, ...], culprits: list[int]) -> None:
-    missing = Side("jit_other", "train.py:9", (), "", callers), lacking
+    missing = Missing(Side("jit_other", "train.py:9", (), "", callers), lacking)
     found = diagnose(doing(WAIT, WAIT, WAIT, WAIT), None, missing)
     assert [each.process_id for each in found.culprits] == culprits
     assert not culprits or "another program than the others" in found.culprits[0].text
     assert diagnose(doing(WAIT, SLEEP, WAIT, WAIT), None, missing).culprits[0].process_id == 1
+
+
+@pytest.mark.parametrize(
+    ("callers", "lacking", "communicates", "culprits"),
+    [((2,), (0, 1, 3), True, [2]), ((2,), (0, 1, 3), False, [0, 1, 3]), ((0, 1, 3), (2,), True, [2])],
+)
+def test_most_have_left_and_one_is_behind_since_it_ran_another_program(
+    callers: tuple[int, ...], lacking: tuple[int, ...], communicates: bool, culprits: list[int]
+) -> None:
+    missing = Missing(Side("jit_other", "train.py:9", (), "", callers), lacking, communicates)
+    found = diagnose(doing(Doing.LEFT, Doing.LEFT, WAIT, Doing.LEFT), None, missing)
+    assert [each.process_id for each in found.culprits] == culprits
 
 
 @pytest.mark.parametrize(

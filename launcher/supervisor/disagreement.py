@@ -26,6 +26,15 @@ class Side:
 
 
 @dataclass(frozen=True)
+class Missing:
+    """A program that some run, and that those who are `lacking` have not compiled."""
+
+    side: Side
+    lacking: tuple[int, ...]
+    communicates: bool = False
+
+
+@dataclass(frozen=True)
 class Disagreement:
     """The side of the most processes comes first. `members` is how many share the devices."""
 
@@ -62,6 +71,29 @@ class Disagreement:
     def _tell_difference(self) -> str:
         same_layout = len({side.layout for side in self.sides}) == 1
         return ": the same shapes, " + ("another computation" if same_layout else "other shardings or outputs")
+
+
+@dataclass(frozen=True)
+class Lone(Disagreement):
+    """A program that some have run with `lacking`, who have never had it: something else of theirs took part in it."""
+
+    lacking: tuple[int, ...] = ()
+
+    @property
+    def minority(self) -> tuple[int, ...]:
+        run_by = self.sides[0].processes
+        if 2 * len(self.lacking) > self.members:
+            return run_by
+        return self.lacking if 2 * len(run_by) > self.members else ()
+
+    def text(self) -> str:
+        side = self.sides[0]
+        has, have = ("has" if len(each) == 1 else "have" for each in (side.processes, self.lacking))
+        where = f" ({side.place})" if side.place else ""
+        return (
+            f"{name_processes(side.processes)} {has} run {side.name}{where} with {name_processes(self.lacking)}, who "
+            f"{have} not, and all went on"
+        )
 
 
 def tell_inputs(all_inputs: Sequence[Inputs]) -> list[str]:

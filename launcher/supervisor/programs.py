@@ -9,16 +9,19 @@ on one process alone.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any
 
-from hostmesh.launcher.supervisor.disagreement import Disagreement, Side
+from hostmesh.launcher.supervisor.disagreement import Disagreement, Lone, Missing, Side
 from hostmesh.launcher.supervisor.program_reports import Begun, as_mask, as_numbers, read_begun
 
 # Seconds more that processes get which have neither of two programs: they may show who is alone with his.
 OTHERS_TIMEOUT = 5.0
+# Who waits for the others in a program goes on for some steps at most, until its devices have enough to do.
+LONE_MARKS, LONE_TIMEOUT = 50, 10.0
+LOOK_FOR_LONE_EVERY = 1.0
 
 Key = tuple[str, int]  # the devices, and the epoch
 
@@ -45,6 +48,9 @@ class Program:
     called_by: int = 0  # who compiled it for a call that follows at once
     communicates: bool | None = None
     is_accepted: bool = False  # its difference was told, and the run goes on
+    # Since when some lack it whom it communicates with, and how far all had come by then.
+    lone_at: float = 0.0
+    lone_marks: dict[int, int] = field(default_factory=dict)
 
 
 @dataclass
@@ -73,6 +79,7 @@ class Programs:
         self._reporters: dict[int, Reporter] = {}
         self._unsure = 0  # processes whose reports are not complete: they may have any program
         self._suspects: dict[tuple[Key, str, str], float] = {}  # pairs of programs, and since when
+        self._looked_for_lone_at = 0.0
         self.problem: str | None = None  # why a process is not compared, the first one
 
     def note(self, process_id: int, name: str, detail: dict[str, Any], now: float) -> bool:
@@ -104,22 +111,35 @@ class Programs:
                 return found
         return None
 
-    def find_difference(self) -> Disagreement | None:
-        """Two programs of which each has processes that lack the other, however little that may mean: for a run that
-        stands still."""
-        for group in self._groups.values():
-            for first, second in _pairs(list(group.programs.values())):
-                if self._without(first, second) and self._without(second, first):
-                    return self._describe(group, first, second)
-        return None
-
-    def find_missing(self) -> tuple[Side, tuple[int, ...]] | None:
-        """A program that some call and others have not compiled, and these: for a run that stands still."""
+    def find_missing(self) -> Missing | None:
+        """A program that some call and others have not compiled: for a run that stands still. One that communicates
+        explains more than any other."""
+        found = []
         for group in self._groups.values():
             for program in group.programs.values():
                 missing = group.members & ~program.known_by & ~self._unsure
                 if program.called_by and missing:
-                    return _as_side(program, program.called_by), tuple(as_numbers(missing))
+                    side = _as_side(program, program.called_by)
+                    found.append(Missing(side, tuple(as_numbers(missing)), bool(program.communicates)))
+        return max(found, key=lambda each: each.communicates, default=None)
+
+    def find_lone(self, now: float, find_marks: Callable[[], Mapping[int, int]]) -> Lone | None:
+        """A program that communicates, that some have called and others never compiled, and yet all of them have gone
+        on since: it took part in something else of theirs. The marks are how far each process has come."""
+        if now - self._looked_for_lone_at < LOOK_FOR_LONE_EVERY:
+            return None
+        self._looked_for_lone_at, marks = now, find_marks()
+        for group in self._groups.values():
+            for program in group.programs.values():
+                missing = group.members & ~program.known_by & ~self._unsure
+                run_by = program.called_by & program.compiled_by & ~self._unsure
+                if not (missing and run_by and program.communicates) or program.is_accepted:
+                    continue
+                program.lone_at, program.lone_marks = program.lone_at or now, program.lone_marks or dict(marks)
+                taken = [marks.get(n, 0) - program.lone_marks.get(n, 0) for n in as_numbers(missing | run_by)]
+                if now - program.lone_at >= LONE_TIMEOUT and min(taken) >= LONE_MARKS:
+                    side = _as_side(program, run_by)
+                    return Lone((side,), group.members.bit_count(), tuple(as_numbers(missing)))
         return None
 
     def accept(self, found: Disagreement) -> None:
@@ -266,9 +286,3 @@ class Programs:
 def _as_side(program: Program, processes: int) -> Side:
     begun = program.begun
     return Side(begun.name, begun.place, begun.inputs, begun.layout, tuple(as_numbers(processes)))
-
-
-def _pairs(programs: list[Program]) -> Iterator[tuple[Program, Program]]:
-    for number, first in enumerate(programs):
-        for second in programs[number + 1 :]:
-            yield first, second

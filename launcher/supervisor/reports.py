@@ -135,7 +135,8 @@ class Reports:
         state = self._state
         if state.ends_at_disagreement:
             return
-        found = state.programs.find_disagreement(self._inbox.now(), state.exits.keys())
+        programs, now = state.programs, self._inbox.now()
+        found = programs.find_disagreement(now, state.exits.keys()) or programs.find_lone(now, lambda: state.marks)
         if found is None:
             return
         state.programs.accept(found)

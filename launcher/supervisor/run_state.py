@@ -166,6 +166,11 @@ class RunState:
         """The last one that each process has begun, as its record says."""
         return {process_id: each.step for process_id, each in self.progress.items() if each.step}
 
+    @property
+    def marks(self) -> dict[int, int]:
+        """How far each process has come: its step or, where it tells none, in how many seconds it was seen to work."""
+        return {number: each.step if each.is_kept else each.seen.moves for number, each in self.progress.items()}
+
     def find_network_problem(self) -> NetworkProblem | None:
         return None if self.network is None else self.network.find_problem([host.name for host in self.hosts])
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 
 from hostmesh.launcher.agent.processes.native import IDLE
-from hostmesh.launcher.supervisor.disagreement import Side
+from hostmesh.launcher.supervisor.disagreement import Missing
 from hostmesh.launcher.supervisor.kinds import CERTAIN, LIKELY, UNKNOWN
 from hostmesh.launcher.supervisor.stuck.activity import Activity, Doing
 from hostmesh.launcher.supervisor.stuck.connections import UNACKNOWLEDGED, Stalled
@@ -47,10 +47,11 @@ class Diagnosis:
 def diagnose(
     activities: Sequence[Activity],
     network: NetworkProblem | None = None,
-    missing: tuple[Side, tuple[int, ...]] | None = None,
+    missing: Missing | None = None,
     stalled: Stalled | None = None,
 ) -> Diagnosis:
-    """`missing` is a program that some run and others have not compiled.
+    """`missing` explains why most have left before some only if it communicates: then it may have taken part in
+    something else of theirs.
 
     Where hosts cannot reach each other, or connections stand still, that is blamed only if nobody else is: firewalls
     close much that no run needs.
@@ -62,6 +63,12 @@ def diagnose(
     waiting = [each for each in activities if each.doing is Doing.WAITING]
     holding = [each for each in activities if each.doing in HOLDING]
     left = [each for each in activities if each.doing is Doing.LEFT]
+    other_program = find_other_program(activities, missing) if missing is not None and not holding else []
+    is_alone = other_program and {each.process_id for each in left}.isdisjoint(
+        each.process_id for each in other_program
+    )
+    if is_alone and missing is not None and missing.communicates:
+        return _blame(other_program, activities, LIKELY)
     if left and len(left) < len(activities) and not holding:
         return _blame(left, activities, CERTAIN)
     if holding and (waiting or left):  # who has left waits for the others to do so
@@ -69,8 +76,8 @@ def diagnose(
     working = [each for each in activities if each.doing is Doing.WORKING]
     if working and waiting and all((each.cores or 0.0) < IDLE for each in waiting):
         return _blame(working, activities, LIKELY)
-    if missing is not None and not holding and (apart := find_other_program(activities, *missing)):
-        return _blame(apart, activities, LIKELY)
+    if other_program:
+        return _blame(other_program, activities, LIKELY)
     if network is not None:
         return Diagnosis((), tuple(activities), LIKELY, network)
     if stalled is not None:
@@ -91,13 +98,14 @@ def find_minority(activities: Sequence[Activity], key: Callable[[Activity], Hash
     return [each for each in activities if each not in largest]
 
 
-def find_other_program(activities: Sequence[Activity], side: Side, lacking: Sequence[int]) -> list[Activity]:
+def find_other_program(activities: Sequence[Activity], missing: Missing) -> list[Activity]:
     """Those who run what most others do not have, or who do not have what most others run."""
+    side, lacking = missing.side, missing.lacking
     what = f"{side.name}{f' ({side.place})' if side.place else ''}"
     if 2 * len(lacking) > len(activities):
         few, text = side.processes, f"runs another program than the others: {what}"
     elif 2 * len(side.processes) > len(activities):
-        few, text = tuple(lacking), f"runs another program than the others, who are in {what}"
+        few, text = lacking, f"runs another program than the others, who are in {what}"
     else:
         return []
     return [replace(each, doing=Doing.OTHER_PROGRAM, text=text) for each in activities if each.process_id in few]
