@@ -73,6 +73,7 @@ def override(cluster: Cluster, options: argparse.Namespace) -> Cluster:
         grace=options.grace or cluster.grace,
         hang_timeout=cluster.hang_timeout if options.hang_timeout is None else HangTimeout(options.hang_timeout),
         keep_going=options.keep_going or cluster.keep_going,
+        restarts=cluster.restarts if options.restarts is None else options.restarts,
         programs=options.programs or cluster.programs,
         metrics=options.metrics or cluster.metrics,
     )

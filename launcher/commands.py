@@ -14,13 +14,17 @@ class Lease(NamedTuple):
 
 
 class PrepareWorkers(NamedTuple):
-    """Find what the workers need and, when warm, start the nursery; answered by Ready or Refused."""
+    """Find what the workers need and, when warm, start the nursery; answered by Ready or Refused.
+
+    With `warms_later` the nursery is started only once processes run, for those of the next attempt.
+    """
 
     python: str
     workdir: Optional[str]
     env: Dict[str, str]
     warm: bool
     preload: List[str]
+    warms_later: bool = False
 
 
 class Code(NamedTuple):
@@ -127,6 +131,10 @@ class Connect(NamedTuple):
 
 
 class Stop(NamedTuple):
-    """Send the stacks of every process that can dump them, if `stacks`; kill everything, send what is left, say Bye."""
+    """Send the stacks of every process that can dump them, if `stacks`; kill everything, send what is left, say Bye.
+
+    With `stays` the agent and its nursery stay for another attempt, and it says Cleared instead.
+    """
 
     stacks: bool
+    stays: bool = False

@@ -136,10 +136,18 @@ def write_result(
             "began": round(began, 3),
             "seconds": round(seconds, 3),
             "exits": {str(process_id): code for process_id, code in sorted(supervisor.state.exits.items())},
+            **describe_attempts(supervisor),
             **provenance,
             **describe_chaos(supervisor),
         },
     )
+
+
+def describe_attempts(supervisor: Supervisor) -> dict[str, Any]:
+    """Of a run that may be restarted; nothing for any other."""
+    if not supervisor.plan.cluster.restarts:
+        return {}
+    return {"attempts": [attempt.to_json() for attempt in supervisor.attempts.history]}
 
 
 def describe_chaos(supervisor: Supervisor) -> dict[str, Any]:

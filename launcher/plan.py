@@ -46,7 +46,11 @@ class Plan:
 
     def is_warm(self, host: Host) -> bool:
         """Whether processes are forked with jax imported; a single process starts sooner without that."""
-        return not self.cold and self.job.command is None and host.processes > 1
+        return self.can_be_warm and host.processes > 1
+
+    @property
+    def can_be_warm(self) -> bool:
+        return not self.cold and self.job.command is None
 
     def argv(self) -> list[str]:
         if self.job.command is not None:

@@ -27,8 +27,6 @@ def start(line: CommandLine, cluster: Cluster, command: list[str]) -> int:
     if options.dry_run:
         print(plan_text(plan, options.json))
         return 0
-    for setting in settings_without_effect(cluster):
-        print(f"launch: {setting} is read and checked, but has no effect yet", file=sys.stderr)
     from hostmesh.launcher.launch import launch_plan  # here, because a dry run does without
 
     return launch_plan(plan, options.runs, options.json, view, command)
@@ -49,7 +47,3 @@ def with_chaos(plan: Plan, path: str) -> Plan:
 def plan_text(plan: Plan, as_json: bool) -> str:
     text = json.dumps(plan_json(plan), indent=2) if as_json else plan_table(plan)
     return redact_variables(text, plan.cluster.secrets)
-
-
-def settings_without_effect(cluster: Cluster) -> list[str]:
-    return ["restarts"] if cluster.restarts else []

@@ -202,6 +202,12 @@ class Fact(NamedTuple):
     detail: Dict[str, Any] = {}
 
 
+class Cleared(NamedTuple):
+    """All processes of an attempt are gone, and those of the next can be spawned; `survivors` outlived SIGKILL."""
+
+    survivors: List[int]
+
+
 class Bye(NamedTuple):
     """The agent's last message; `survivors` are pids that outlived SIGKILL."""
 
@@ -221,7 +227,7 @@ COMMANDS = (
 )
 EVENTS = (
     *(Hello, FilesNeeded, BytesStored, Synced, SetupOutput, SetupDone, Inspected, Reached, Ready, Refused),
-    *(Reserved, Started, Output, Exited, Drained, Stacks, Observed, Examined, Listening, Connected, Fact, Bye),
+    *(Reserved, Started, Output, Exited, Drained, Stacks, Observed, Examined, Listening, Connected, Fact, Cleared, Bye),
 )
 KINDS: Dict[str, Any] = {kind.__name__: kind for kind in (*COMMANDS, *EVENTS, Beat)}
 

@@ -28,7 +28,10 @@ HEALTHY: Script = {
     wire.Inspect: lambda agent, _: [wire.Inspected({"time": agent.clock(), "devices": {}})],
     wire.Spawn: lambda _, order: [wire.Started(order.process_id, 1000 + order.process_id, warm=False)],
     wire.Signal: lambda agent, order: agent.end_all(-order.number),
-    wire.Stop: lambda agent, _: [*agent.end_all(-9), wire.Bye([]), End()],
+    wire.Stop: lambda agent, order: [
+        *agent.end_all(-9),
+        *([wire.Cleared([])] if order.stays else [wire.Bye([]), End()]),
+    ],
 }
 
 

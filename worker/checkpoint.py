@@ -7,12 +7,9 @@ import os
 from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias, overload
 
-import jax
-
 from hostmesh.worker.distributed import require_joined
 from hostmesh.worker.errors import CheckpointError
 from hostmesh.worker.process.coordination import JSON, exchange, require_same
-from hostmesh.worker.process.facts import send_fact
 from hostmesh.worker.process.recorder import phase
 from hostmesh.worker.saving.folder import CheckpointFolder
 from hostmesh.worker.saving.orbax_setup import open_orbax, restore_part
@@ -132,8 +129,6 @@ class Checkpoint:
             raise self._save_error(step, _explain(error)) from error
         self._folder.steps.append(step)
         self._reached = step
-        if jax.process_index() == 0:
-            send_fact("saved", must_arrive=True, step=step)
         self._folder.remove_all_but(self.keep)
 
     def close(self) -> None:

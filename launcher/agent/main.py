@@ -57,15 +57,19 @@ class Agent:
         self.starter = Starter(folder, self.selector, self.link.send, self.processes)
         self.duties = Duties(folder, self.selector, self.link.send, self.starter.note_ready)
         self.forwarding = Forwarding(self.link, self.processes, self.starter, self.duties)
-        self.stopping = Stopping(self.link, self.processes, self.starter, self.forwarding, shared_memory, guardian.pid)
+        self.stopping = Stopping(
+            *(self.link, self.processes, self.starter, self.forwarding),
+            *(shared_memory, guardian.pid, folder),
+        )
         self.observing = Observing(self.processes, self.link.send)
         self.examining = Examining(self.processes, self.observing, self.link.send)
         self.processes.before_exit = self.observing.look_last
+        self.stopping.on_clear = self.observing.forget_all
         self.commands: Dict[type, Callable[[Any], None]] = {
             wire.Spawn: self._spawn,
             wire.Signal: self._signal,
             wire.Examine: lambda _: self.examining.begin(),
-            wire.Stop: lambda order: self.stopping.begin(order.stacks),
+            wire.Stop: self.stopping.begin,
         }
         self.is_told_to_end = False  # by a signal
         self._handle_signals()
@@ -118,6 +122,7 @@ class Agent:
             self.observing.look_at_all()
             self.shared_memory.note_new(lambda: process_tree.find_all(os.environ[process_tree.MARK], os.getpid()))
         self.duties.keep_time()
+        self.starter.keep_time()
         self.processes.end_leaving()
         self.examining.go_on()
         self.stopping.go_on()

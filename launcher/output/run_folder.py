@@ -27,6 +27,7 @@ class Run:
         self.summary = folder / "summary.json"
         self.logs = folder / "logs"
         self.stacks = folder / "stacks"
+        self.attempt = 1
 
     @classmethod
     def create(cls, runs: Path, hidden: tuple[str, ...] = ()) -> Run:
@@ -40,11 +41,17 @@ class Run:
             ) from None
         return run
 
+    def begin_attempt(self, number: int) -> None:
+        """Logs and stacks of each attempt after the first are in folders of their own."""
+        self.attempt = number
+        self.logs = self.folder / "logs" / f"attempt-{number}"
+        self.stacks = self.folder / "stacks" / f"attempt-{number}"
+
     def log_of(self, process_id: int) -> Path:
         return self.logs / f"process-{process_id:03d}.log"
 
     def setup_log_of(self, host: int) -> Path:
-        return self.logs / f"setup-{host:03d}.log"
+        return self.folder / "logs" / f"setup-{host:03d}.log"
 
     def stacks_of(self, process_id: int) -> Path:
         return self.stacks / f"process-{process_id:03d}.txt"

@@ -66,7 +66,8 @@ class Screen:
             return
         tail = LogTail(log, label, process_id, LineCutter(self._colour))
         tail.limit = tail.position if self._broken else tail.limit
-        self._tails.append(tail)
+        # A process of another attempt follows the one of the last, of which all was shown.
+        self._tails = [each for each in self._tails if each.process_id != process_id or not each.is_over] + [tail]
         self.wake()
 
     def mute(self, log: ProcessLog) -> None:

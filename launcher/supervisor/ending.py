@@ -8,6 +8,7 @@ from hostmesh.launcher import wire
 from hostmesh.launcher.supervisor import kinds
 from hostmesh.launcher.supervisor import verdict as verdicts
 from hostmesh.launcher.supervisor.hints import name_some
+from hostmesh.launcher.supervisor.host import Phase
 from hostmesh.launcher.supervisor.link.channel import Channel
 from hostmesh.launcher.supervisor.link.inbox import Inbox
 from hostmesh.launcher.supervisor.policy import blame
@@ -42,6 +43,26 @@ class Ending:
 
     def wind_up(self, verdict: Verdict) -> Verdict:
         """Who else failed only becomes known now, so the verdict may say more than before."""
+        began = self._inbox.now()
+        verdict = self._stop_all(verdict)
+        self._await_output(verdict, began)
+        return verdict
+
+    def clear(self, verdict: Verdict) -> Verdict | None:
+        """Stop all processes, and let the agents stay for another attempt; None where that did not come about."""
+        began = self._inbox.now()
+        verdict = self._stop_all(verdict, stays=True)
+        while self._any_clears() and self._inbox.now() < began + OUTPUT_TIMEOUT_OTHERWISE:
+            self._take_in()
+        return verdict if all(host.phase is Phase.READY for host in self._state.hosts) else None
+
+    def _any_clears(self) -> bool:
+        """Nobody has asked for the end meanwhile, all hosts are still there, and some of them are not clear yet."""
+        hosts = self._state.hosts
+        is_wanted = not self._state.interrupts and all(host.has_agent for host in hosts)
+        return is_wanted and any(host.phase is not Phase.READY for host in hosts)
+
+    def _stop_all(self, verdict: Verdict, stays: bool = False) -> Verdict:
         state = self._state
         # Whoever is still there when the grace after a Ctrl-C is over is stuck; after a second one nothing waits.
         was_patient = verdict.outcome == "stopped" and len(state.interrupts) == 1
@@ -53,7 +74,7 @@ class Ending:
         if verdict.process_id is not None:
             self._records.mute_all_but(verdict.process_id)  # the others would only complain of a lost peer
         for host in state.with_agent:
-            self._channels[host.number].send(wire.Stop(stacks))
+            self._channels[host.number].send(wire.Stop(stacks, stays))
         began = self._inbox.now()
         self._await_ends(began + WIND_UP_TIMEOUT)
         if culprit is not None:
@@ -61,7 +82,6 @@ class Ending:
         elif stuck:
             where = f"{self._records.run.stacks}/" if self._records.has_stacks else None
             verdict = verdicts.not_stopped(verdict, stuck, grace, where)
-        self._await_output(verdict, began)
         return verdict
 
     def _await_ends(self, deadline: float) -> None:

@@ -11,6 +11,7 @@ from hostmesh.launcher import wire
 from hostmesh.launcher.output.metrics import Metrics
 from hostmesh.launcher.plan import Plan, describe_devices
 from hostmesh.launcher.supervisor import verdict as verdicts
+from hostmesh.launcher.supervisor.attempts import Attempts
 from hostmesh.launcher.supervisor.ending import WIND_UP_TIMEOUT, Ending
 from hostmesh.launcher.supervisor.hints import find_hints
 from hostmesh.launcher.supervisor.host import QUIET, HostState, Phase
@@ -19,17 +20,17 @@ from hostmesh.launcher.supervisor.link.channel import Channel, Ended, Heard, clo
 from hostmesh.launcher.supervisor.link.inbox import Inbox
 from hostmesh.launcher.supervisor.link.liveness import Absence, Liveness
 from hostmesh.launcher.supervisor.link.protocol import find_violation, is_ignored
+from hostmesh.launcher.supervisor.losses import Losses
 from hostmesh.launcher.supervisor.policy import AskToStop, End, Spawn, TryNetwork, Wait, decide
-from hostmesh.launcher.supervisor.progress import Progress
 from hostmesh.launcher.supervisor.records import Records
 from hostmesh.launcher.supervisor.reports import Reports
 from hostmesh.launcher.supervisor.run_state import begin_state
+from hostmesh.launcher.supervisor.spawning import spawn_all
 from hostmesh.launcher.supervisor.startup.machine import Startup
 from hostmesh.launcher.supervisor.stuck.handling import HangWatch
 from hostmesh.launcher.supervisor.verdict import Verdict
 from hostmesh.launcher.transports.base import CLOSE_TIMEOUT, Stream
 from hostmesh.launcher.words import count_things
-from hostmesh.worker.identity import GRACE
 
 if TYPE_CHECKING:
     from hostmesh.launcher.sync.tree import Tree
@@ -95,7 +96,10 @@ class Supervisor:
         hello_timeout = CONNECT_TIMEOUT + CONNECT_TIMEOUT_PER_HOST * len(hosts)
         self.liveness = Liveness(hosts, self.channels, hello_timeout, lease)
         self.absence = Absence(self.inbox, lease, QUIET)
+        self.losses = Losses(self.state, self.startup, self.reports, records, self.absence, lease)
         self.hang_watch = HangWatch(plan.cluster, records, self.channels)
+        restarts = plan.cluster.restarts
+        self.attempts = Attempts(restarts, self.state, records, self.ending, self.inbox, self._begin_attempt)
         self._asked_to_stop = False
         self._began = self._hinted = self.inbox.now()
 
@@ -110,9 +114,9 @@ class Supervisor:
         for number, stream in enumerate(self.streams):
             self.channels[number] = Channel(number, stream, self.shipment.agent, lease, self.inbox)
         try:
-            verdict = self._watch()
+            verdict = self._watch_attempts()
             self.reports.is_ending = True
-            verdict = self.ending.wind_up(verdict)
+            verdict = self.attempts.finish(self.ending.wind_up(verdict))
         finally:
             self._close_all()
         verdict = verdicts.with_remarks(verdict, self.metrics.remarks())
@@ -144,6 +148,28 @@ class Supervisor:
 
     # Decisions.
 
+    def _watch_attempts(self) -> Verdict:
+        verdict = self._watch()
+        while self._goes_on(verdict):
+            verdict = self._watch()
+        return verdict
+
+    def _goes_on(self, verdict: Verdict) -> bool:
+        self.reports.is_ending = True  # its processes are killed
+        try:
+            return self.attempts.goes_on(verdict)
+        finally:
+            self.reports.is_ending = False
+
+    def _begin_attempt(self, pause: float) -> None:
+        assert self.state.coordinator is not None
+        address, _ = self.state.coordinator
+        self.state.begin_attempt(self.inbox.now() + pause)
+        self.state.logs = f"{self.records.run.logs}/"
+        self.hang_watch = HangWatch(self.plan.cluster, self.records, self.channels)
+        self._asked_to_stop = False
+        self.startup.renew_port(address)
+
     def _watch(self) -> Verdict:
         while True:
             self._take_in(TICK)
@@ -152,7 +178,8 @@ class Supervisor:
                 case End(verdict):
                     return verdict
                 case Spawn():
-                    self._spawn_all()
+                    spawn_all(self.plan, self.state, self.records, self.channels, self.inbox)
+                    self.on_spawn()
                 case AskToStop(number):
                     self._ask_to_stop(number)
                 case TryNetwork():
@@ -161,23 +188,6 @@ class Supervisor:
                     if (hang := self.hang_watch.look(self.state, self.inbox.now())) is not None:
                         return hang
             self._hint()
-
-    def _spawn_all(self) -> None:
-        self.state.spawned = True
-        now = self.inbox.now()
-        self.state.progress = {process.process_id: Progress(now) for process in self.plan.processes}
-        assert self.state.coordinator is not None
-        is_python, argv = self.plan.job.command is None, self.plan.argv()
-        for process in self.plan.processes:
-            host = self.state.hosts[process.host]
-            host.phase = Phase.RUNNING
-            self.records.open_log(process.process_id, host.name)
-            identity = self.plan.identity(process, self.records.run.id, 1, *self.state.coordinator)
-            found = host.env_of(process.local_process_id)
-            env = {**found, **process.env, **identity.to_env(), GRACE: f"{self.state.grace:g}"}
-            order = wire.Spawn(process.process_id, env, argv, is_python, self.inbox.wall_clock())
-            self.channels[process.host].send(order)
-        self.on_spawn()
 
     def _ask_to_stop(self, number: int) -> None:
         if self._asked_to_stop:
@@ -204,12 +214,12 @@ class Supervisor:
         if self.absence.look(LONG_ABSENCE):
             self.records.tell("launcher was away", seconds=round(self.absence.seconds, 1))
         for host, limit in self.liveness.count(self.inbox.now() - began):
-            self._lose(host, f"has been silent for {limit:g} s", self._find_said(host))
+            self.losses.lose(host, f"has been silent for {limit:g} s", self._find_said(host))
         match redact_arrival(entry, self.hidden):
             case Interrupt(number):
                 self._note_interrupt(number)
             case Ended() as end:
-                self._note_end(self.state.hosts[end.host], end)
+                self.losses.note_end(self.state.hosts[end.host], end)
             case Heard(number, event):
                 self._note_event(self.state.hosts[number], event)
                 self.channels[number].handled(event)
@@ -225,12 +235,15 @@ class Supervisor:
     def _note_event(self, host: HostState, event: Any) -> None:
         if is_ignored(host, event):
             return
-        if (violation := find_violation(host, event, self.state.spawned)) is not None:
-            self._lose(host, "broke the agent protocol", violation)
+        if (violation := find_violation(host, event, self.state.spawned, self.reports.is_ending)) is not None:
+            self.losses.lose(host, "broke the agent protocol", violation)
         elif isinstance(event, wire.SetupOutput):
             self.records.add_setup_output(host.number, event.data)
         elif isinstance(event, wire.Bye):
             self._note_bye(host, event)
+        elif isinstance(event, wire.Cleared):
+            host.phase = Phase.READY
+            self._tell_survivors(host, event.survivors)
         elif not self.reports.note_event(host, event) and not self.reports.is_ending:
             self.startup.note_event(host, event)
 
@@ -239,8 +252,11 @@ class Supervisor:
             return  # the end of its stream follows, which is a loss
         host.phase = Phase.LEFT
         self.records.tell("host left", host=host.name, survivors=bye.survivors)
-        if bye.survivors:
-            pids = " ".join(map(str, bye.survivors))
+        self._tell_survivors(host, bye.survivors)
+
+    def _tell_survivors(self, host: HostState, survivors: Sequence[int]) -> None:
+        if survivors:
+            pids = " ".join(map(str, survivors))
             self.records.note(f"launch: on {host.name} SIGKILL did not end process {pids}")
 
     def _note_interrupt(self, number: int) -> None:
@@ -260,34 +276,6 @@ class Supervisor:
             return "stopping"
         what = "stop" if self.state.save_seconds is None else "save and stop"
         return f"asked the processes to {what}; up to {self.state.stop_grace:g} s"
-
-    # Hosts that are lost.
-
-    def _note_end(self, host: HostState, end: Ended) -> None:
-        if end.unreachable is None:
-            self._lose(host, "lost its agent", end.text)
-        elif not host.is_gone:
-            self.startup.give_up(host, end.unreachable)
-
-    def _lose(self, host: HostState, why: str, said: str) -> None:
-        if host.is_gone:
-            return
-        lease, logs = self.plan.cluster.lease, self.state.logs
-        if self.absence.explains_a_loss:
-            why = f"the launcher was away for {self.absence.seconds:.1f} s"
-            self._note_loss(host, why, verdicts.launcher_was_away(self.absence.seconds, lease, logs))
-        elif not host.has_agent:
-            self.startup.lose(host, why, said)
-        else:
-            from hostmesh.launcher.supervisor.startup.remedies import find_remedies
-
-            said = "\n".join([said, *find_remedies(said)])
-            self._note_loss(host, why, verdicts.host_lost(host.name, why, said, logs))
-
-    def _note_loss(self, host: HostState, why: str, verdict: Verdict) -> None:
-        self.state.lose(host, verdict)
-        self.records.tell("host lost", host=host.name, why=why)
-        self.reports.tell_who_goes_on(f"{host.name} {why}")
 
     def _close_all(self) -> None:
         timeouts = {self.channels[host.number]: self._close_timeout(host) for host in self.state.hosts}

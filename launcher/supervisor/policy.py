@@ -146,7 +146,7 @@ def decide_start(state: RunState, now: float) -> Decision:
         others_may_answer = any(host.waiting_for for host in state.hosts)
         is_late = now - min(host.refused_at for host in refused) > REFUSED_TIMEOUT
         return Wait() if others_may_answer and not is_late else End(verdict.refused(refusals))
-    return Spawn() if state.all_are_ready else Wait()
+    return Spawn() if state.can_spawn(now) else Wait()
 
 
 def decide_stop(state: RunState, now: float) -> Decision:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,17 @@ class Records:
     def note(self, text: str) -> None:
         """A line for the user."""
         self.screen.note(text)
+
+    def begin_attempt(self, number: int) -> None:
+        """What the one before has printed stays, and is shown to its end."""
+        for log in self.logs.values():
+            log.close()
+        self._tell_dropped()
+        self.logs.clear()
+        self.has_stacks = False
+        self.run.begin_attempt(number)
+        with suppress(OSError):  # what cannot be written is told with the first log
+            self.run.logs.mkdir(parents=True, exist_ok=True)
 
     def open_log(self, process_id: int, host: str) -> None:
         log = self.logs[process_id] = ProcessLog(self.run.log_of(process_id), self._secrets)

@@ -23,6 +23,11 @@ MAX_TRYING = 64
 # What jax raises when XLA fails.
 RUNTIME_ERRORS = frozenset({"JaxRuntimeError", "XlaRuntimeError"})
 ORDERLY = frozenset({0, EXIT_PREEMPTED})
+# What is known of the processes of one attempt, and of no other.
+OF_AN_ATTEMPT = (
+    *("coordinator", "spawned", "spawned_at", "started", "joining", "joined", "separate", "exits", "crashes"),
+    *("failures", "leavers", "progress", "hang", "hang_since", "network", "nursery_death", "programs", "ended_before"),
+)
 
 
 @dataclass
@@ -30,15 +35,18 @@ class RunState:
     """Hosts are in the order of the cluster file. Process ids are keys, times are those of the inbox's `now`."""
 
     hosts: tuple[HostState, ...]
-    logs: str
+    logs: str = ""
     grace: float = 3.0
     keep_going: bool = False
     tries_network: bool = False  # whether hosts can reach each other is worth a trial
     ends_at_disagreement: bool = True  # processes that run different programs end the run
+    attempt: int = 1
+    not_before: float = 0.0  # the next attempt's processes are not to start
     # Start-up.
     coordinator: tuple[str, int] | None = None
     unsendable: str | None = None  # what is wrong with a file on this machine
     spawned: bool = False
+    spawned_at: float = 0.0
     # Processes.
     started: set[int] = field(default_factory=set)
     joining: set[int] = field(default_factory=set)
@@ -68,6 +76,17 @@ class RunState:
         # In the order in which it became known. It is short, and a run of a thousand hosts asks for it at every event.
         self._troubled = [host for host in self.hosts if host.refusals or host.problem or host.loss is not None]
 
+    def begin_attempt(self, not_before: float) -> None:
+        """The processes of the last one are gone; the hosts, and what was saved, stay."""
+        fresh = RunState(())
+        for name in OF_AN_ATTEMPT:
+            setattr(self, name, getattr(fresh, name))
+        self.attempt, self.not_before = self.attempt + 1, not_before
+
+    def can_spawn(self, now: float) -> bool:
+        are_ready = all(host.phase is Phase.READY for host in self.hosts)
+        return are_ready and self.coordinator is not None and now >= self.not_before
+
     # Hosts.
 
     @property
@@ -94,10 +113,6 @@ class RunState:
     def all_have_answered(self) -> bool:
         """Every host has an agent, or cannot have one."""
         return all(host.phase is not Phase.CONNECTING for host in self.hosts)
-
-    @property
-    def all_are_ready(self) -> bool:
-        return all(host.phase is Phase.READY for host in self.hosts)
 
     @property
     def a_host_is_quiet(self) -> bool:

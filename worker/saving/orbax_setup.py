@@ -9,6 +9,8 @@ from typing import Any
 
 import jax
 
+from hostmesh.worker.process.facts import send_fact
+
 
 def open_orbax(token: str, require_owned: Callable[[], None]) -> Any:
     """Saves go to folders named by the token; `require_owned` is called before one gets its own name."""
@@ -41,7 +43,11 @@ def restore_part(wanted: Any) -> Any:
 
 
 def _make_path_class(token: str, require_owned: Callable[[], None]) -> Any:
-    """By itself orbax names the folder of an unfinished save by its step alone: two programs would write into one."""
+    """By itself orbax names the folder of an unfinished save by its step alone: two programs would write into one.
+
+    A save is complete when it gets its own name, in the first process and in a thread of orbax's. That is told at once:
+    whoever goes on after a crash goes on from there.
+    """
     from orbax.checkpoint.path import atomicity
 
     class OwnersPath(atomicity.AtomicRenameTemporaryPath):  # type: ignore[misc]
@@ -53,6 +59,8 @@ def _make_path_class(token: str, require_owned: Callable[[], None]) -> Any:
         async def finalize(self) -> None:
             require_owned()
             await super().finalize()
+            if (name := self.get_final().name).isdecimal():  # and no part of a step
+                send_fact("saved", must_arrive=True, step=int(name))
 
     return OwnersPath
 

@@ -71,6 +71,10 @@ class Observing:
         if process.pid is not None:
             self._send_changes(process, "")
 
+    def forget_all(self) -> None:
+        """The processes of the next attempt have the same ids."""
+        self._looks.clear()
+
     def looks_at(self, process: Process) -> Looks:
         assert process.pid is not None
         if process.process_id not in self._looks:

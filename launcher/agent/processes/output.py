@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from hostmesh.launcher.agent.files import remove_file
 from hostmesh.launcher.agent.linux import enlarge_pipe, forget_beginning
 from hostmesh.launcher.wire import TAIL_LENGTH
 
@@ -81,6 +82,13 @@ class Output:
             os.close(self._pipe)
         self._pipe = -1
         self.has_more = self.has_writer = False
+
+    def remove(self) -> None:
+        """All of it was sent, and nobody writes to it any more."""
+        self.close()
+        os.close(self._spool)
+        for path in (self.path, f"{self.path}.spool"):
+            remove_file(path)
 
     def _read_pipe(self, most: int) -> bytes:
         if self._pipe < 0:

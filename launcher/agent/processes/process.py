@@ -7,6 +7,7 @@ import os
 import signal
 from typing import Callable, Optional
 
+from hostmesh.launcher.agent.files import remove_file
 from hostmesh.launcher.agent.processes.output import Output
 from hostmesh.launcher.agent.processes.record_file import RecordFile
 
@@ -58,6 +59,11 @@ class Process:
     @property
     def can_dump(self) -> bool:
         return self.boot is Boot.BEGAN
+
+    def remove_files(self) -> None:
+        self.output.remove()
+        for path in (self.stacks, self.record.path):
+            remove_file(path)
 
     def note_started(self, pid: int) -> None:
         """By the nursery; a stop may have ended it before this was heard."""

@@ -46,6 +46,14 @@ class Processes:
         process.memory_since = self.memory.begin()
         return process
 
+    def clear(self) -> None:
+        """All of them have ended and all that they printed is sent: another attempt begins with none."""
+        self.facts.hear()
+        for process in self:
+            process.remove_files()
+        self._by_id.clear()
+        self.stop_signal, self.phase = None, Phase.RUNNING
+
     def look_at_memory(self) -> None:
         self.memory.look([process.pid for process in self if process.is_alive and process.pid is not None])
 

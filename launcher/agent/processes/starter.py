@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import selectors
 import signal
+import time
 from typing import Any, Callable, Dict, List, Optional
 
 from hostmesh.launcher import wire
@@ -15,6 +16,9 @@ from hostmesh.launcher.agent.processes.process import Process, ProcessState
 from hostmesh.launcher.agent.processes.registry import Phase, Processes
 from hostmesh.launcher.agent.spawn import STDIN, explain_start, read_exec_error, spawn
 from hostmesh.worker.identity import FACTS_SOCKET, RECORD_FILE, STACKS_FILE
+
+# Seconds after the start of a process, which needs the processor itself by then no more than later.
+WARM_AFTER = 10.0
 
 
 class Starter:
@@ -28,6 +32,7 @@ class Starter:
         self._settings: Optional[wire.PrepareWorkers] = None
         self._python = ""
         self._nursery: Optional[Nursery] = None
+        self._warm_at: Optional[float] = None
         self.nursery_output: Optional[Output] = None
         stdin = os.environ.pop(STDIN, None)  # removed, so that processes do not see it
         self._stdin = int(stdin) if stdin else None
@@ -64,6 +69,25 @@ class Starter:
         self._processes.end_ordered(code or 1)
         return True
 
+    def renew_nursery(self) -> None:
+        """Before another attempt: one that died is replaced. It may have been reaped unseen."""
+        nursery, settings = self._nursery, self._settings
+        if nursery is None or settings is None:
+            return
+        if nursery.state is not NurseryState.FAILED and not is_there(nursery.pid):
+            self.note_reaped(nursery.pid, -signal.SIGKILL)
+        if nursery.state is NurseryState.FAILED:
+            assert self.nursery_output is not None
+            self.nursery_output.remove()
+            self._start_nursery()
+
+    def keep_time(self) -> None:
+        """A single process starts sooner without a nursery; one for the next attempt gets warm while it runs."""
+        if self._warm_at is not None and time.monotonic() > self._warm_at:
+            self._warm_at = None
+            if self._nursery is None and self._processes.phase is Phase.RUNNING:
+                self._start_nursery()
+
     def _start_waiting(self) -> None:
         if self._nursery is not None and self._nursery.state is NurseryState.IMPORTING:
             return
@@ -73,6 +97,8 @@ class Starter:
     def _start(self, order: wire.Spawn) -> None:
         process = self._processes.add(order.process_id, order.is_python)
         process.record.make()
+        if order.is_python and self._settings is not None and self._settings.warms_later:
+            self._warm_at = time.monotonic() + WARM_AFTER
         files = {FACTS_SOCKET: facts_path(self._folder), STACKS_FILE: process.stacks, RECORD_FILE: process.record.path}
         own = {**order.env, **files}
         if order.is_python and self._nursery is not None and self._nursery.state is NurseryState.READY:
@@ -176,3 +202,11 @@ class Starter:
         self._send(wire.Fact("nursery_died" if was_ready else "nursery_failed", detail=detail))
         if not was_ready:
             self._start_waiting()
+
+
+def is_there(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True

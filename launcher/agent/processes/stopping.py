@@ -1,14 +1,16 @@
-"""Stop all processes: collect their stacks, kill them, wait for their ends and their last output, say Bye."""
+"""Stop all processes: collect their stacks, kill them, wait for their ends and their last output; then say Bye, or
+stay for another attempt."""
 
 from __future__ import annotations
 
 import os
 import signal
 import time
+from typing import Callable, Set
 
 from hostmesh.launcher import wire
 from hostmesh.launcher.agent import process_tree
-from hostmesh.launcher.agent.leftovers.shared_memory import SharedMemory
+from hostmesh.launcher.agent.leftovers.shared_memory import SharedMemory, remove_noted
 from hostmesh.launcher.agent.link import Link
 from hostmesh.launcher.agent.processes.forwarding import Forwarding
 from hostmesh.launcher.agent.processes.registry import Phase, Processes
@@ -22,7 +24,7 @@ KILL_REST_EVERY = 0.05
 
 
 class Stopping:
-    """Moves `processes.phase` from RUNNING to DONE, one step with each call of `go_on`."""
+    """Moves `processes.phase` from RUNNING to DONE, or around to RUNNING, one step with each call of `go_on`."""
 
     def __init__(
         self,
@@ -32,13 +34,20 @@ class Stopping:
         forwarding: Forwarding,
         shared_memory: SharedMemory,
         guardian: int,
+        folder: str,
     ) -> None:
         self._link, self._processes, self._starter, self._forwarding = link, processes, starter, forwarding
-        self._shared_memory, self._guardian = shared_memory, guardian
+        self._shared_memory, self._guardian, self._folder = shared_memory, guardian, folder
         self._mark = os.environ[process_tree.MARK]
         self._began = self._killed_at = self._stacks_until = 0.0
+        self._stays = False
+        self.on_clear: Callable[[], None] = lambda: None
 
-    def begin(self, stacks: bool) -> None:
+    def begin(self, order: wire.Stop) -> None:
+        """The last word counts: a run may end while it clears its hosts for another attempt."""
+        self._stays, stacks = order.stays, order.stacks
+        if self._processes.phase is not Phase.RUNNING:
+            return
         self._began = time.monotonic()
         self._processes.phase = Phase.COLLECTING_STACKS
         if all(process.code in (0, EXIT_PREEMPTED) for process in self._processes):
@@ -78,7 +87,7 @@ class Stopping:
         """Until everybody has ended and all is sent; or somebody does not end, and waiting longer would not help."""
         now = time.monotonic()
         if self._forwarding.all_is_sent:
-            self._say_bye()
+            self._finish()
         elif now - self._began > KILL_TIMEOUT:
             if any(process.is_alive for process in self._processes):
                 self._say_bye()
@@ -89,10 +98,27 @@ class Stopping:
     def _kill_rest(self) -> None:
         """What the processes left behind may print without end, and hold their output open."""
         self._killed_at = time.monotonic()
-        spare = {self._guardian}
-        if self._starter.nursery_pid is not None:
-            spare.add(self._starter.nursery_pid)  # it tells of its workers' ends
-        process_tree.kill_once(self._mark, spare, self._shared_memory.note_held, self._began)
+        process_tree.kill_once(self._mark, self._spared(), self._shared_memory.note_held, self._began)
+
+    def _spared(self) -> Set[int]:
+        """The nursery, too: it tells of its workers' ends, and forks those of the next attempt."""
+        nursery = self._starter.nursery_pid
+        return {self._guardian} if nursery is None else {self._guardian, nursery}
+
+    def _finish(self) -> None:
+        if self._stays:
+            self._clear()
+        else:
+            self._say_bye()
+
+    def _clear(self) -> None:
+        survivors = process_tree.kill_all(self._mark, self._spared(), self._shared_memory.note_held)
+        remove_noted(self._folder)
+        self._shared_memory.forget()
+        self._starter.renew_nursery()
+        self._processes.clear()
+        self.on_clear()
+        self._link.send(wire.Cleared(survivors))
 
     def _say_bye(self) -> None:
         survivors = process_tree.kill_all(self._mark, {self._guardian}, self._shared_memory.note_held)

@@ -34,8 +34,9 @@ def is_ignored(host: HostState, event: Any) -> bool:
     return host.is_gone
 
 
-def find_violation(host: HostState, event: Any, spawned: bool) -> str | None:
-    """What is wrong with this event of this host; None for what an agent may say."""
+def find_violation(host: HostState, event: Any, spawned: bool, is_ending: bool = False) -> str | None:
+    """What is wrong with this event of this host; None for what an agent may say. `is_ending` while processes are
+    stopped."""
     name = type(event).__name__
     if type(event) not in FROM_HOSTS:
         return None  # a thread of the launcher reports it
@@ -50,6 +51,8 @@ def find_violation(host: HostState, event: Any, spawned: bool) -> str | None:
             return f"it said that process {event.process_id} exited with {event.code!r}"
     if isinstance(event, ANSWERS) and host.phase is Phase.GREETED:
         return f"it said {name}, and nobody asked"
+    if isinstance(event, wire.Cleared) and (not is_ending or host.phase is not Phase.RUNNING):
+        return "it said Cleared, and nobody asked"
     return find_wrong_answer(host, event)
 
 

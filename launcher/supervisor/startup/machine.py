@@ -49,6 +49,7 @@ class Startup:
         self._tree, self._tell, self._note, self._thorough = tree, tell, note, thorough
         self._code = wire.encode(wire.Code(code))
         self._sender = self._make_sender(tree) if tree is not None else None
+        self._is_renewed = False  # the coordinator's port
 
     def note_event(self, host: HostState, event: Any) -> None:
         match event:
@@ -169,7 +170,8 @@ class Startup:
         host.waiting_for = "to be ready"
         cluster = self._plan.cluster
         warm, preload = self._plan.is_warm(cluster.hosts[host.number]), list(cluster.preload)
-        self._send(host, wire.PrepareWorkers(self._python_of(host), cluster.workdir, self._env, warm, preload))
+        later = cluster.restarts > 0 and not warm and self._plan.can_be_warm
+        self._send(host, wire.PrepareWorkers(self._python_of(host), cluster.workdir, self._env, warm, preload, later))
         # CPU processes on this machine need no inspection: it would cost a tenth of their start.
         if cluster.transport != "local" or self._plan.env.get("JAX_PLATFORMS") != "cpu":
             host.owed.add(Answer.FACTS)
@@ -197,7 +199,15 @@ class Startup:
 
     # The coordinator's port.
 
+    def renew_port(self, address: str) -> None:
+        """For another attempt: the same address, which all hosts have reached, and another port."""
+        self._is_renewed = True
+        self._send(self._state.hosts[0], wire.Reserve([address], listen=False))
+
     def _note_reserved(self, ports: dict[str, int]) -> None:
+        if self._is_renewed:
+            self._state.coordinator = next(iter(ports.items()))
+            return
         self.coordinator.note_reserved(ports)
         for host in self._state.hosts[1:]:
             if host.phase is Phase.PREPARING:

@@ -1,0 +1,53 @@
+"""What is done when a host is lost: its agent ended, fell silent, or said what cannot be."""
+
+from __future__ import annotations
+
+from hostmesh.launcher.supervisor import verdict as verdicts
+from hostmesh.launcher.supervisor.host import HostState
+from hostmesh.launcher.supervisor.link.channel import Ended
+from hostmesh.launcher.supervisor.link.liveness import Absence
+from hostmesh.launcher.supervisor.records import Records
+from hostmesh.launcher.supervisor.reports import Reports
+from hostmesh.launcher.supervisor.run_state import RunState
+from hostmesh.launcher.supervisor.startup.machine import Startup
+from hostmesh.launcher.supervisor.verdict import Verdict
+
+
+class Losses:
+    def __init__(
+        self,
+        state: RunState,
+        startup: Startup,
+        reports: Reports,
+        records: Records,
+        absence: Absence,
+        lease: float,
+    ) -> None:
+        self._state, self._startup, self._reports, self._records = state, startup, reports, records
+        self._absence, self._lease = absence, lease
+
+    def note_end(self, host: HostState, end: Ended) -> None:
+        if end.unreachable is None:
+            self.lose(host, "lost its agent", end.text)
+        elif not host.is_gone:
+            self._startup.give_up(host, end.unreachable)
+
+    def lose(self, host: HostState, why: str, said: str) -> None:
+        if host.is_gone:
+            return
+        logs = self._state.logs
+        if self._absence.explains_a_loss:
+            why = f"the launcher was away for {self._absence.seconds:.1f} s"
+            self._note_loss(host, why, verdicts.launcher_was_away(self._absence.seconds, self._lease, logs))
+        elif not host.has_agent:
+            self._startup.lose(host, why, said)
+        else:
+            from hostmesh.launcher.supervisor.startup.remedies import find_remedies
+
+            said = "\n".join([said, *find_remedies(said)])
+            self._note_loss(host, why, verdicts.host_lost(host.name, why, said, logs))
+
+    def _note_loss(self, host: HostState, why: str, verdict: Verdict) -> None:
+        self._state.lose(host, verdict)
+        self._records.tell("host lost", host=host.name, why=why)
+        self._reports.tell_who_goes_on(f"{host.name} {why}")

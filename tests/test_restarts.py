@@ -1,0 +1,217 @@
+"""Attempts: a run that fails goes on by itself, as long as that makes sense."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_agent import FakeAgent
+from stories import Story
+
+from hostmesh.launcher import wire
+from hostmesh.launcher.supervisor import kinds
+from hostmesh.launcher.supervisor.attempts import tell_repeated
+from hostmesh.launcher.supervisor.restarts import Attempt, GiveUp, GoOn, decide_restart
+from hostmesh.launcher.supervisor.verdict import Verdict
+
+KILLED = Verdict("failed", 137, "the run failed: process 1 was killed", 1, kind=kinds.KILLED, last_step=7)
+RAISED = Verdict("failed", 1, "the run failed: process 1 exited with 1", 1, kind=kinds.BUG, place="a.py:3", last_step=7)
+PREEMPTED = Verdict("preempted", 75, "preempted", kind=kinds.PREEMPTED)
+
+
+def attempts(*verdicts: Verdict, saved: tuple[int | None, ...] = (), seconds: float = 100.0) -> list[Attempt]:
+    steps = saved or (None,) * len(verdicts)
+    return [Attempt(n, each, seconds, step) for n, (each, step) in enumerate(zip(verdicts, steps, strict=True), 1)]
+
+
+def at_step(step: int) -> Verdict:
+    return replace(RAISED, last_step=step)
+
+
+@pytest.mark.parametrize(
+    ("history", "why"),
+    [
+        (attempts(KILLED), None),
+        (
+            attempts(KILLED, KILLED, KILLED),
+            None,
+        ),  # it was killed three times at the same step: that is no bug of its own
+        (attempts(KILLED, KILLED, KILLED, KILLED), "all 4 attempts are used up"),
+        (attempts(at_step(5), at_step(6)), None),
+        (attempts(at_step(5), KILLED, at_step(5)), "it failed twice in the same way at step 5"),
+        (attempts(KILLED, KILLED, KILLED, saved=(400, 400, 400)), None),
+        (attempts(PREEMPTED, PREEMPTED, PREEMPTED, PREEMPTED, KILLED), None),  # preemptions are no failures
+        (attempts(*[PREEMPTED] * 30), None),
+        (attempts(*[PREEMPTED] * 31), "it was preempted 31 times"),
+        (attempts(replace(RAISED, kind=kinds.DISAGREEMENT)), "another attempt would end in the same way"),
+        ([replace(attempts(RAISED)[0], is_final=True)], "another attempt would end in the same way"),
+        (attempts(Verdict("stopped", 130, "stopped")), ""),
+        (attempts(Verdict("succeeded", 0, "fine")), ""),
+        (attempts(Verdict("refused", 2, "refused")), ""),
+        (attempts(Verdict("hang", 124, "hangs", kind=kinds.HANG)), None),
+    ],
+)
+def test_when_a_run_goes_on(history: list[Attempt], why: str | None) -> None:
+    decision = decide_restart(history, 3)
+    assert decision == (GiveUp(why) if why is not None else GoOn(0.0))
+
+
+def test_attempts_that_save_nothing_new_end_a_run() -> None:
+    history = attempts(KILLED, KILLED, KILLED, KILLED, saved=(400, 400, 400, 400))
+    assert decide_restart(history, 9) == GiveUp("3 attempts in a row saved no new step")
+    assert decide_restart(attempts(*[KILLED] * 4, saved=(400, 400, 410, 410)), 9) == GoOn(0.0)
+    assert decide_restart(attempts(*[KILLED] * 6), 9) == GoOn(0.0)  # of a script that does not tell its saves
+
+
+def test_without_restarts_there_are_none() -> None:
+    assert decide_restart(attempts(KILLED), 0) == GiveUp()
+
+
+def test_pauses_grow_between_quick_failures() -> None:
+    pauses = [decide_restart(attempts(*[KILLED] * count, seconds=2.0), 99) for count in range(1, 12)]
+    assert [each.pause for each in pauses if isinstance(each, GoOn)] == [0, 1, 2, 4, 8, 16, 32, 60, 60, 60, 60]
+    slow = [*attempts(*[KILLED] * 5, seconds=2.0), replace(attempts(KILLED)[0], number=6)]
+    assert decide_restart(slow, 99) == GoOn(0.0)
+
+
+@pytest.mark.parametrize(
+    ("saved", "step", "told"),
+    [
+        (400, 412, "going on from step 400, 12 steps are done again"),
+        (400, 401, "going on from step 400, 1 step is done again"),
+        (400, 400, "going on from step 400, no step is done again"),
+        (400, None, "going on from step 400, no step is done again"),
+        (None, 412, "starting again"),
+    ],
+)
+def test_what_is_done_again(saved: int | None, step: int | None, told: str) -> None:
+    assert tell_repeated(Attempt(1, KILLED, 1.0, saved, step)) == told
+
+
+# Stories: two hosts of two processes each.
+
+Tell = Callable[..., Story]
+
+
+@pytest.fixture
+def story(tmp_path: Path) -> Tell:
+    def begin(*agents: FakeAgent, **settings: Any) -> Story:
+        return Story(tmp_path, agents or (FakeAgent(), FakeAgent()), **{"restarts": 3, **settings})
+
+    return begin
+
+
+def result_of(told: Story) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(told.record.result.read_text())
+    return found
+
+
+def end_well(told: Story, at: float) -> None:
+    for process_id in range(4):
+        told.exit_at(at, process_id, 0)
+
+
+def test_a_killed_process_is_followed_by_another_attempt(story: Tell) -> None:
+    told = story()
+    told.say_at(2, 0, wire.Output(0, b"first\n"), wire.Fact("saved", 0, {"step": 400}))
+    told.say_at(2, 0, *(wire.Observed(n, "", 412, "step", 9, True) for n in (0, 1)))
+    told.exit_at(3, 1, -9)
+    told.say_at(5, 0, wire.Output(0, b"second\n"))
+    end_well(told, 6)
+    verdict = told.run()
+    assert verdict.exit_code == 0 and "after 1 restart" in verdict.text()
+    assert "launch: attempt 2 of 4: process 1 on a was killed by signal 9 (SIGKILL)" in told.shown
+    assert "going on from step 400, 12 steps are done again" in told.shown
+    first, second = result_of(told)["attempts"]
+    assert (first["outcome"], first["verdict"]["kind"], first["saved_step"]) == ("failed", "killed", 400)
+    assert (second["attempt"], second["outcome"]) == (2, "succeeded")
+    spawned = [told.commands(host, wire.Spawn) for host in (0, 1)]
+    assert [[order.process_id for order in orders] for orders in spawned] == [[0, 1, 0, 1], [2, 3, 2, 3]]
+    assert [order.env["HOSTMESH_ATTEMPT"] for order in spawned[1]] == ["1", "1", "2", "2"]
+    logs = told.record.folder / "logs"
+    assert (logs / "process-000.log").read_text() == "first\n"
+    assert (logs / "attempt-2" / "process-000.log").read_text() == "second\n"
+    assert [order.stays for order in told.commands(0, wire.Stop)] == [True, False]
+
+
+def test_each_attempt_has_a_port_of_its_own(story: Tell) -> None:
+    ports = iter(range(5000, 5010))
+    first = FakeAgent({wire.Reserve: lambda _, order: [wire.Reserved({order.addresses[-1]: next(ports)})]})
+    told = story(first, FakeAgent())
+    told.exit_at(3, 1, -9)
+    end_well(told, 6)
+    told.run()
+    addresses = [order.env["HOSTMESH_COORDINATOR_ADDRESS"] for order in told.commands(1, wire.Spawn)]
+    assert [address.rpartition(":")[2] for address in addresses] == ["5000", "5000", "5001", "5001"]
+    assert told.commands(0, wire.Reserve)[1].listen is False
+
+
+def test_when_all_attempts_are_used_up_the_last_verdict_stands_and_says_so(story: Tell) -> None:
+    told = story(restarts=1)
+    told.exit_at(3, 1, -9)
+    told.exit_at(200, 2, -9)
+    verdict = told.run()
+    assert (verdict.exit_code, verdict.process_id) == (137, 2)
+    assert "There is no other attempt: both attempts are used up." in told.shown
+    assert [each["verdict"]["culprit"]["process_id"] for each in result_of(told)["attempts"]] == [1, 2]
+
+
+def crash(**detail: Any) -> wire.Fact:
+    return wire.Fact("crash", 1, {"type": "builtins.ValueError", "lost_peer": False, **detail})
+
+
+@pytest.mark.parametrize("detail", [{"type": "builtins.ModuleNotFoundError"}, {"explained": True}])
+def test_a_mistake_that_would_be_made_again_ends_the_run(story: Tell, detail: dict[str, Any]) -> None:
+    told = story()
+    told.say_at(3, 0, crash(**detail), *told.agents[0].exit(1, 1))
+    assert told.run().exit_code == 1
+    assert len(told.commands(0, wire.Spawn)) == 2
+    assert "another attempt would end in the same way" in told.shown
+
+
+def test_who_asks_for_the_end_gets_it_between_attempts(story: Tell) -> None:
+    told = story()
+    for at in (3, 6):  # the second pause is one of a second
+        told.exit_at(at, 1, -9)
+    told.interrupt_at(6.4, signal.SIGINT)
+    verdict = told.run()
+    assert verdict.exit_code == 130
+    assert len(told.commands(0, wire.Spawn)) == 4
+
+
+def test_who_asks_for_the_end_gets_it_while_hosts_are_cleared(story: Tell) -> None:
+    told = story(FakeAgent({wire.Stop: lambda agent, order: [] if order.stays else [*agent.end_all(-9), wire.Bye([])]}))
+    told.exit_at(3, 1, -9)
+    told.interrupt_at(5, signal.SIGINT)
+    verdict = told.run()
+    assert verdict.exit_code == 137 and told.inbox.seconds < 20
+    assert len(told.commands(0, wire.Spawn)) == 2
+
+
+def test_a_host_that_does_not_get_clear_ends_the_run(story: Tell) -> None:
+    told = story(FakeAgent(), FakeAgent({wire.Stop: lambda agent, order: [] if order.stays else agent.end_all(-9)}))
+    told.exit_at(3, 1, -9)
+    assert told.run().exit_code == 137
+    assert len(told.commands(0, wire.Spawn)) == 2 and told.inbox.seconds < 80
+
+
+def test_a_host_that_is_clear_though_nobody_asked_is_lost(story: Tell) -> None:
+    told = story()
+    told.say_at(3, 1, wire.Cleared([]))
+    assert told.run().exit_code == 69
+    assert "it said Cleared, and nobody asked" in told.shown
+
+
+def test_a_preempted_run_goes_on_and_counts_no_failure(story: Tell) -> None:
+    told = story(restarts=1)
+    for process_id in range(4):
+        told.exit_at(3, process_id, 75)
+    told.exit_at(8, 1, -9)
+    end_well(told, 20)
+    assert told.run().exit_code == 0
+    assert [each["outcome"] for each in result_of(told)["attempts"]] == ["preempted", "failed", "succeeded"]
