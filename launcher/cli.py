@@ -68,12 +68,18 @@ def pick_cluster(options: argparse.Namespace, devices: int | None = None) -> Clu
 
 def override(cluster: Cluster, options: argparse.Namespace) -> Cluster:
     """The cluster with what the command line sets instead of the file."""
+    keep_going = options.keep_going or cluster.keep_going
+    restarts = cluster.restarts if options.restarts is None else options.restarts
+    if keep_going and restarts:
+        raise UsageError(
+            "found both restarts and keep_going, wanted one of them: either all start again, or the others go on"
+        )
     return replace(
         cluster,
         grace=options.grace or cluster.grace,
         hang_timeout=cluster.hang_timeout if options.hang_timeout is None else HangTimeout(options.hang_timeout),
-        keep_going=options.keep_going or cluster.keep_going,
-        restarts=cluster.restarts if options.restarts is None else options.restarts,
+        keep_going=keep_going,
+        restarts=restarts,
         programs=options.programs or cluster.programs,
         metrics=options.metrics or cluster.metrics,
     )

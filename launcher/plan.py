@@ -156,6 +156,7 @@ def plan_json(plan: Plan) -> dict[str, Any]:
         "metrics": cluster.metrics,
         "grace": cluster.grace,
         "keep_going": cluster.keep_going,
+        "restarts": cluster.restarts,
         **({"chaos": [fault.to_json() for fault in plan.faults]} if plan.faults else {}),
         "processes": [
             {
@@ -189,6 +190,8 @@ def plan_table(plan: Plan) -> str:
 
 
 def _after_failure_text(cluster: Cluster) -> str:
+    if cluster.restarts:
+        return f"all when one fails, and they start again up to {count_things(cluster.restarts, 'time')}"
     return "the others go on when one fails" if cluster.keep_going else "all when one fails"
 
 

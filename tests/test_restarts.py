@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import Launch
 from fake_agent import FakeAgent
 from stories import Story
 
@@ -91,6 +92,19 @@ def test_pauses_grow_between_quick_failures() -> None:
 )
 def test_what_is_done_again(saved: int | None, step: int | None, told: str) -> None:
     assert tell_repeated(Attempt(1, KILLED, 1.0, saved, step)) == told
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--restarts", "-1"), "--restarts: found -1, wanted a whole number, 0 or more"),
+        (("--restarts", "x"), "--restarts: found x, wanted a whole number, 0 or more"),
+        (("--restarts", "1", "--keep-going"), "found both restarts and keep_going"),
+    ],
+)
+def test_bad_input(launch: Launch, options: tuple[str, ...], said: str) -> None:
+    done = launch("--local", "2", *options, "-m", "nothing")
+    assert done.returncode == 2 and said in done.stderr
 
 
 # Stories: two hosts of two processes each.
