@@ -19,7 +19,7 @@ LAUNCH = [sys.executable, "-P", "-c", "from hostmesh.launcher.cli import main; m
 JOB = """
 import json, os, statistics, sys, time
 import numpy as np
-from hostmesh.worker.process.recorder import RECORDER
+from hostmesh.worker.recording.recorder import RECORDER
 blocks, steps = int(sys.argv[1]), 250
 matrix = np.ones((160, 160), "f4")
 def run(records):

@@ -19,8 +19,8 @@ OF_THE_AGENT = (
     "launcher/agent",
     "worker/__init__.py",
     "worker/identity.py",
-    "worker/process/__init__.py",
-    "worker/process/record.py",
+    "worker/recording/__init__.py",
+    "worker/recording/record.py",
 )
 UNCHECKED_HASH = (1).to_bytes(4, "little")
 

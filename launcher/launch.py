@@ -21,8 +21,8 @@ from hostmesh.launcher.transports.stdin import Stdin
 
 if TYPE_CHECKING:
     from hostmesh.launcher.output.view import View
+    from hostmesh.launcher.supervisor.blame.verdict import Verdict
     from hostmesh.launcher.supervisor.loop import Supervisor
-    from hostmesh.launcher.supervisor.verdict import Verdict
     from hostmesh.launcher.sync.tree import Tree
 
 # A suspended launcher would fall silent, and its agents end the run: SIGTSTP only gets an answer.

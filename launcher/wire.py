@@ -128,7 +128,7 @@ class Exited(NamedTuple):
     """`code` is negative for a signal; `data` holds the last bytes the process wrote.
 
     `at` is the time by the host's clock, which is ahead of the launcher's by at most `ahead` seconds (see
-    launcher/supervisor/link/clocks.py). `memory` is what agent/processes/memory.py tells of one that did not end well.
+    launcher/supervisor/link/clocks.py). `memory` is what agent/observing/memory.py tells of one that did not end well.
     """
 
     process_id: int
@@ -175,7 +175,7 @@ class Observed(NamedTuple):
 
 
 class Examined(NamedTuple):
-    """Where a process is: `data` are its stacks, `found` what agent/processes/examining.py found out beside them."""
+    """Where a process is: `data` are its stacks, `found` what agent/observing/examining.py found out beside them."""
 
     process_id: int
     found: Dict[str, Any] = {}

@@ -16,11 +16,11 @@ from hostmesh.launcher.output.events import EventLog
 from hostmesh.launcher.output.run_folder import Run
 from hostmesh.launcher.output.screen import Screen
 from hostmesh.launcher.plan import Plan, make_plan
+from hostmesh.launcher.supervisor.blame.verdict import Verdict
 from hostmesh.launcher.supervisor.link.channel import Channel
 from hostmesh.launcher.supervisor.link.inbox import Inbox
 from hostmesh.launcher.supervisor.loop import Shipment, Supervisor
 from hostmesh.launcher.supervisor.records import Records
-from hostmesh.launcher.supervisor.verdict import Verdict
 
 EPOCH = 1_800_000_000.0
 LONGEST_STORY = 1000.0

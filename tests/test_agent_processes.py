@@ -19,8 +19,8 @@ from conftest import await_true
 
 from hostmesh.launcher import wire
 from hostmesh.launcher.agent.flow import Limits, Window
+from hostmesh.launcher.agent.observing.native import NOT_JAX, NativeStack
 from hostmesh.launcher.agent.processes.forwarding import Forwarding
-from hostmesh.launcher.agent.processes.native import NOT_JAX, NativeStack
 from hostmesh.launcher.agent.processes.process import Boot, ProcessState
 from hostmesh.launcher.agent.processes.registry import Phase, Processes
 

@@ -29,7 +29,7 @@ from hostmesh.launcher.plan import Plan, make_plan
 from hostmesh.worker.chaos.acts import ACTS, IN_ANY_THREAD, OBSTACLES
 from hostmesh.worker.chaos.schedule import begin_faults, corrupt
 from hostmesh.worker.identity import CHAOS
-from hostmesh.worker.process.recorder import RECORDER
+from hostmesh.worker.recording.recorder import RECORDER
 
 # Files.
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from conftest import await_true, clean_env
 
-from hostmesh.launcher.agent.processes.connections import Connection, list_connections
+from hostmesh.launcher.agent.observing.connections import Connection, list_connections
 from hostmesh.launcher.supervisor.stuck.activity import Activity, Doing
 from hostmesh.launcher.supervisor.stuck.connections import Stalled, find_stalled
 from hostmesh.launcher.supervisor.stuck.diagnosis import Diagnosis, diagnose

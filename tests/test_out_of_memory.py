@@ -17,9 +17,9 @@ from memory_cgroup import MemoryCgroup, lend
 
 from hostmesh.launcher.agent.cgroup import Cgroups, Use, read_kills
 from hostmesh.launcher.agent.kernel_log import KernelLog, Killed, parse_record
-from hostmesh.launcher.agent.processes.memory import MemoryWatch
-from hostmesh.launcher.supervisor.failures import NO_MEMORY
-from hostmesh.launcher.supervisor.memory import judge_kill, judge_kill_below, tell_size
+from hostmesh.launcher.agent.observing.memory import MemoryWatch
+from hostmesh.launcher.supervisor.blame.failures import NO_MEMORY
+from hostmesh.launcher.supervisor.blame.memory import judge_kill, judge_kill_below, tell_size
 
 GIB = 1 << 30
 
@@ -320,7 +320,7 @@ def test_a_process_below_is_seen_as_such(tmp_path: Path) -> None:
 
 def test_kills_of_long_ago_are_not_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
-    monkeypatch.setattr("hostmesh.launcher.agent.processes.memory.time.monotonic", lambda: now)
+    monkeypatch.setattr("hostmesh.launcher.agent.observing.memory.time.monotonic", lambda: now)
     log = FakeLog()
     host = FakeHost(tmp_path, log)
     host.count(3, 3)
@@ -356,7 +356,7 @@ def test_a_kill_is_told_of_one_process_only(tmp_path: Path) -> None:
 
 def test_kills_before_a_process_began_are_not_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
-    monkeypatch.setattr("hostmesh.launcher.agent.processes.memory.time.monotonic", lambda: now)
+    monkeypatch.setattr("hostmesh.launcher.agent.observing.memory.time.monotonic", lambda: now)
     host = FakeHost(tmp_path, FakeLog(can_tell=False))
     now += 1
     host.count(1, 1)

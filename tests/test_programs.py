@@ -18,14 +18,14 @@ from fake_agent import FakeAgent
 from stories import Story, plan_of
 
 from hostmesh.launcher import wire
-from hostmesh.launcher.supervisor.disagreement import Disagreement, Side, name_processes
-from hostmesh.launcher.supervisor.failures import NO_CRASH
-from hostmesh.launcher.supervisor.programs import Programs
-from hostmesh.worker.process import programs as reporting
+from hostmesh.launcher.supervisor.blame.failures import NO_CRASH
+from hostmesh.launcher.supervisor.programs.comparison import Programs
+from hostmesh.launcher.supervisor.programs.disagreement import Disagreement, Side, name_processes
 from hostmesh.worker.process.facts import FACTS_SOCKET, PROCESS_ID
-from hostmesh.worker.process.program_text import communicates, describe_module, parse_groups, shorten
-from hostmesh.worker.process.record import Phase
-from hostmesh.worker.process.recorder import RECORDER
+from hostmesh.worker.recording import programs as reporting
+from hostmesh.worker.recording.program_text import communicates, describe_module, parse_groups, shorten
+from hostmesh.worker.recording.record import Phase
+from hostmesh.worker.recording.recorder import RECORDER
 
 # A pure table: what processes report, as `0:A` (process 0 compiles A), `0:A!` (it has compiled it), and who disagrees.
 

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 from conftest import REPO, Launch, LiveRun, Script, Start, await_true, busyness
 
-from hostmesh.launcher.agent.processes.record_file import RecordFile
+from hostmesh.launcher.agent.observing.record_file import RecordFile
 from hostmesh.worker.identity import RECORD_FILE
-from hostmesh.worker.process.record import SIZE, Record, parse_record
-from hostmesh.worker.process.recorder import RECORDER, phase
+from hostmesh.worker.recording.record import SIZE, Record, parse_record
+from hostmesh.worker.recording.recorder import RECORDER, phase
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def test_other_threads_do_not_write_it(file: RecordFile) -> None:
 
 CHILDREN = """
 import os, subprocess, sys
-from hostmesh.worker.process.recorder import RECORDER
+from hostmesh.worker.recording.recorder import RECORDER
 RECORDER.open()
 if len(sys.argv) > 1:
     RECORDER.begin_step(9)

@@ -40,7 +40,7 @@ def offences(paths: Iterable[Path], is_wrong: Callable[[str], bool]) -> dict[str
 
 
 def test_the_launcher_imports_nothing_of_the_worker_but_identity_record_and_options() -> None:
-    allowed = tuple(f"hostmesh.worker.{name}" for name in ("identity", "process.record", "job.options"))
+    allowed = tuple(f"hostmesh.worker.{name}" for name in ("identity", "recording.record", "job.options"))
     assert not offences(LAUNCHER, lambda name: name.startswith("hostmesh.worker") and not name.startswith(allowed))
 
 
@@ -57,7 +57,7 @@ def test_what_is_shipped_needs_only_itself_and_the_standard_library() -> None:
     shipped = tuple(
         f"hostmesh.{name}" for name in ("launcher.agent", "launcher.commands", "launcher.framing", "launcher.wire")
     )
-    shipped += ("hostmesh.worker.identity", "hostmesh.worker.process.record")
+    shipped += ("hostmesh.worker.identity", "hostmesh.worker.recording.record")
     assert not offences(
         modules, lambda name: name.startswith("hostmesh.") and name.count(".") > 1 and not name.startswith(shipped)
     )

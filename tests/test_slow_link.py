@@ -21,9 +21,9 @@ from hostmesh.launcher.output.events import EventLog
 from hostmesh.launcher.output.run_folder import Run
 from hostmesh.launcher.output.screen import Screen
 from hostmesh.launcher.plan import make_plan
+from hostmesh.launcher.supervisor.blame.verdict import Verdict
 from hostmesh.launcher.supervisor.loop import Shipment, Supervisor
 from hostmesh.launcher.supervisor.records import Records
-from hostmesh.launcher.supervisor.verdict import Verdict
 from hostmesh.worker.identity import RUN_ID
 
 # Process 0 prints what takes the link 40 s; process 1 fails when it is told to.

@@ -14,7 +14,7 @@ from stories import Story
 
 from hostmesh.launcher import wire
 from hostmesh.launcher.cluster.model import HangTimeout
-from hostmesh.launcher.supervisor.disagreement import Missing, Side
+from hostmesh.launcher.supervisor.programs.disagreement import Missing, Side
 from hostmesh.launcher.supervisor.progress import Progress
 from hostmesh.launcher.supervisor.stuck.activity import Activity, Doing, find_activity, gather
 from hostmesh.launcher.supervisor.stuck.diagnosis import diagnose

@@ -14,7 +14,7 @@ from stories import EPOCH, Story, names_of
 from test_secrets import TOKEN, leaks
 
 from hostmesh.launcher import wire
-from hostmesh.launcher.supervisor.failures import NO_CRASH
+from hostmesh.launcher.supervisor.blame.failures import NO_CRASH
 from hostmesh.launcher.supervisor.host import Phase
 
 OWN = {**NO_CRASH, "type": "ValueError", "message": "no data", "place": "train.py:8 in main"}

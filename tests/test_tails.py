@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hostmesh.launcher import wire
-from hostmesh.launcher.supervisor.tails import lines_worth_showing, tasks_named_by_jax, was_aborted_by_jax
+from hostmesh.launcher.supervisor.blame.tails import lines_worth_showing, tasks_named_by_jax, was_aborted_by_jax
 
 GLOO = "[Gloo] Rank 2 is connected to 3 peer ranks. Expected number of connected peer ranks is : 3\n"
 TERMINATING = (

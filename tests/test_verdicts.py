@@ -14,10 +14,10 @@ from fake_agent import End, FakeAgent
 from stories import EPOCH, Story
 
 from hostmesh.launcher import wire
-from hostmesh.launcher.supervisor import kinds, verdict
-from hostmesh.launcher.supervisor.cause import find_cause
-from hostmesh.launcher.supervisor.failures import NO_CRASH, NO_MEMORY, Failure
-from hostmesh.launcher.supervisor.tails import find_place
+from hostmesh.launcher.supervisor.blame import kinds, verdict
+from hostmesh.launcher.supervisor.blame.cause import find_cause
+from hostmesh.launcher.supervisor.blame.failures import NO_CRASH, NO_MEMORY, Failure
+from hostmesh.launcher.supervisor.blame.tails import find_place
 
 OWN = {**NO_CRASH, "type": "ValueError", "message": "no data", "place": "train.py:8 in main"}
 PEER = {**NO_CRASH, "type": "XlaRuntimeError", "message": "UNKNOWN: Gloo", "lost_peer": True}

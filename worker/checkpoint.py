@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias, overload
 from hostmesh.worker.distributed import require_joined
 from hostmesh.worker.errors import CheckpointError
 from hostmesh.worker.process.coordination import JSON, exchange, require_same
-from hostmesh.worker.process.recorder import phase
+from hostmesh.worker.recording.recorder import phase
 from hostmesh.worker.saving.folder import CheckpointFolder
 from hostmesh.worker.saving.orbax_setup import open_orbax, restore_part
 from hostmesh.worker.saving.state_shape import abstract, compare, compare_part, describe, require_global

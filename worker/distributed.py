@@ -19,11 +19,11 @@ from hostmesh.worker.errors import WorkerError
 from hostmesh.worker.identity import PID, Identity
 from hostmesh.worker.preemption import let_ctrl_c_end
 from hostmesh.worker.process.facts import send_fact
-from hostmesh.worker.process.record import Phase
-from hostmesh.worker.process.recorder import RECORDER, phase
+from hostmesh.worker.recording.record import Phase
+from hostmesh.worker.recording.recorder import RECORDER, phase
 
 if TYPE_CHECKING:
-    from hostmesh.worker.process.programs import Programs
+    from hostmesh.worker.recording.programs import Programs
 
 CLUSTERS = "jax._src.clusters"
 DISTRIBUTED = "jax._src.distributed"
@@ -174,7 +174,7 @@ def _report_if_alone() -> None:
 
 
 def _reports() -> Programs:
-    from hostmesh.worker.process.programs import PROGRAM_REPORTS  # 10 ms that a program without jax does without
+    from hostmesh.worker.recording.programs import PROGRAM_REPORTS  # 10 ms that a program without jax does without
 
     return PROGRAM_REPORTS
 

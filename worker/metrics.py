@@ -7,7 +7,7 @@ import os
 import sys
 from typing import Any
 
-from hostmesh.worker.process.recorder import RECORDER
+from hostmesh.worker.recording.recorder import RECORDER
 from hostmesh.worker.reporting.reports import Reports
 
 EXIT_TIMEOUT = 5.0

@@ -15,9 +15,9 @@ from hostmesh.launcher.agent.guardian import Guardian, guard, remove
 from hostmesh.launcher.agent.leftovers.network import bring_back
 from hostmesh.launcher.agent.leftovers.shared_memory import SharedMemory
 from hostmesh.launcher.agent.link import BEAT_EVERY, Link, watch
-from hostmesh.launcher.agent.processes.examining import Examining
+from hostmesh.launcher.agent.observing.examining import Examining
+from hostmesh.launcher.agent.observing.looks import Observing
 from hostmesh.launcher.agent.processes.forwarding import Forwarding
-from hostmesh.launcher.agent.processes.observing import Observing
 from hostmesh.launcher.agent.processes.registry import Phase, Processes
 from hostmesh.launcher.agent.processes.starter import Starter
 from hostmesh.launcher.agent.processes.stopping import Stopping

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from hostmesh.launcher.supervisor import kinds
+from hostmesh.launcher.supervisor.blame import kinds
+from hostmesh.launcher.supervisor.blame.verdict import Verdict
 from hostmesh.launcher.supervisor.ending import Ending
 from hostmesh.launcher.supervisor.link.inbox import Inbox
 from hostmesh.launcher.supervisor.records import Records
 from hostmesh.launcher.supervisor.restarts import Attempt, GiveUp, GoOn, decide_restart
 from hostmesh.launcher.supervisor.run_state import RunState
-from hostmesh.launcher.supervisor.verdict import Verdict
 from hostmesh.launcher.words import count_things
 
 # Exceptions that the next attempt would raise as well.

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from hostmesh.launcher import wire
-from hostmesh.launcher.supervisor import kinds
-from hostmesh.launcher.supervisor import verdict as verdicts
+from hostmesh.launcher.supervisor.blame import kinds
+from hostmesh.launcher.supervisor.blame import verdict as verdicts
+from hostmesh.launcher.supervisor.blame.verdict import Verdict
 from hostmesh.launcher.supervisor.hints import name_some
 from hostmesh.launcher.supervisor.host import Phase
 from hostmesh.launcher.supervisor.link.channel import Channel
@@ -14,7 +15,6 @@ from hostmesh.launcher.supervisor.link.inbox import Inbox
 from hostmesh.launcher.supervisor.policy import blame
 from hostmesh.launcher.supervisor.records import Records
 from hostmesh.launcher.supervisor.run_state import RunState
-from hostmesh.launcher.supervisor.verdict import Verdict
 
 # From the end of a run on: until its processes have ended, and until all that they printed is here. The latter may
 # take its time over a slow link; who asked the run to stop does not want to wait for it.

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any
 
+from hostmesh.launcher.supervisor.blame.verdict import Verdict
 from hostmesh.launcher.supervisor.link.clocks import Clock
-from hostmesh.launcher.supervisor.verdict import Verdict
 
 # Agents beat once a second; a host that misses some beats is quiet.
 QUIET = 3.0

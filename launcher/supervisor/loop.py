@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 from hostmesh.launcher import wire
 from hostmesh.launcher.output.metrics import Metrics
 from hostmesh.launcher.plan import Plan, describe_devices
-from hostmesh.launcher.supervisor import verdict as verdicts
 from hostmesh.launcher.supervisor.attempts import Attempts
+from hostmesh.launcher.supervisor.blame import verdict as verdicts
+from hostmesh.launcher.supervisor.blame.verdict import Verdict
 from hostmesh.launcher.supervisor.ending import WIND_UP_TIMEOUT, Ending
 from hostmesh.launcher.supervisor.hints import find_hints
 from hostmesh.launcher.supervisor.host import QUIET, HostState, Phase
@@ -28,7 +29,6 @@ from hostmesh.launcher.supervisor.run_state import begin_state
 from hostmesh.launcher.supervisor.spawning import spawn_all
 from hostmesh.launcher.supervisor.startup.machine import Startup
 from hostmesh.launcher.supervisor.stuck.handling import HangWatch
-from hostmesh.launcher.supervisor.verdict import Verdict
 from hostmesh.launcher.transports.base import CLOSE_TIMEOUT, Stream
 from hostmesh.launcher.words import count_things
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import signal
 from dataclasses import dataclass
 
-from hostmesh.launcher.supervisor import failures, verdict
-from hostmesh.launcher.supervisor.failures import Failure, crashed_alike
-from hostmesh.launcher.supervisor.others import Others, count_others
+from hostmesh.launcher.supervisor.blame import failures, verdict
+from hostmesh.launcher.supervisor.blame.failures import Failure, crashed_alike
+from hostmesh.launcher.supervisor.blame.others import Others, count_others
+from hostmesh.launcher.supervisor.blame.verdict import Verdict
+from hostmesh.launcher.supervisor.blame.waited_in_vain import given_up, network_broken
 from hostmesh.launcher.supervisor.run_state import RunState
-from hostmesh.launcher.supervisor.verdict import Verdict
-from hostmesh.launcher.supervisor.waited_in_vain import given_up, network_broken
 
 # Seconds that the other hosts get to answer once one has refused.
 REFUSED_TIMEOUT = 10.0

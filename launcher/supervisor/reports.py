@@ -8,8 +8,8 @@ from typing import Any, TypeGuard
 
 from hostmesh.launcher import wire
 from hostmesh.launcher.output.metrics import Metrics
-from hostmesh.launcher.supervisor import verdict
-from hostmesh.launcher.supervisor.failures import NO_CRASH, NO_MEMORY, Failure
+from hostmesh.launcher.supervisor.blame import verdict
+from hostmesh.launcher.supervisor.blame.failures import NO_CRASH, NO_MEMORY, Failure
 from hostmesh.launcher.supervisor.host import HostState
 from hostmesh.launcher.supervisor.link.inbox import Inbox
 from hostmesh.launcher.supervisor.records import Records
@@ -90,7 +90,7 @@ class Reports:
         failure = Failure(event.process_id, host.name, event.code, began, tail, crash, give, memory)
         (state.failures if event.code != 0 else state.leavers).append(failure)
         if event.code != 0:
-            from hostmesh.launcher.supervisor.cause import find_cause  # few runs need it
+            from hostmesh.launcher.supervisor.blame.cause import find_cause  # few runs need it
 
             ended = find_cause(failure, state.steps.get(event.process_id)).ended
             self.tell_who_goes_on(f"process {event.process_id} on {host.name} {ended}")

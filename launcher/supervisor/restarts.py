@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hostmesh.launcher.supervisor import kinds
-from hostmesh.launcher.supervisor.verdict import Verdict
+from hostmesh.launcher.supervisor.blame import kinds
+from hostmesh.launcher.supervisor.blame.verdict import Verdict
 
 # What ended an attempt may be over in the next one.
 RESTARTED = frozenset({"failed", "hang", "preempted"})

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from hostmesh.launcher.plan import Plan
-from hostmesh.launcher.supervisor.failures import Failure
+from hostmesh.launcher.supervisor.blame.failures import Failure
+from hostmesh.launcher.supervisor.blame.verdict import Verdict
 from hostmesh.launcher.supervisor.host import HostState, Phase
 from hostmesh.launcher.supervisor.link.clocks import Clock, same_clock
-from hostmesh.launcher.supervisor.programs import Programs
+from hostmesh.launcher.supervisor.programs.comparison import Programs
 from hostmesh.launcher.supervisor.progress import Progress
-from hostmesh.launcher.supervisor.verdict import Verdict
 from hostmesh.worker.identity import EXIT_PREEMPTED
 
 if TYPE_CHECKING:

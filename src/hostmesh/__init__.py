@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # `X as X` makes a name public for type checkers
     from hostmesh.worker.preemption import handle_preemption as handle_preemption
     from hostmesh.worker.preemption import preemption_requested as preemption_requested
     from hostmesh.worker.process.freed_memory import keep_freed_memory as keep_freed_memory
-    from hostmesh.worker.process.recorder import phase as phase
+    from hostmesh.worker.recording.recorder import phase as phase
     from hostmesh.worker.sources import as_stream as as_stream
     from hostmesh.worker.sources import open_source as open_source
     from hostmesh.worker.streams.stream import Stream as Stream
@@ -49,7 +49,7 @@ _MODULES = {
     "keep_freed_memory": "process.freed_memory",
     "make_mesh": "mesh",
     "open_source": "sources",
-    "phase": "process.recorder",
+    "phase": "recording.recorder",
     "preemption_requested": "preemption",
     "report": "metrics",
 }

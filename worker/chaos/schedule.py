@@ -18,7 +18,7 @@ from hostmesh.worker.errors import WorkerError
 from hostmesh.worker.identity import CHAOS, Identity
 from hostmesh.worker.loading import tampering
 from hostmesh.worker.process.facts import send_fact
-from hostmesh.worker.process.recorder import RECORDER
+from hostmesh.worker.recording.recorder import RECORDER
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

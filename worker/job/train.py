@@ -29,8 +29,8 @@ from hostmesh.worker.metrics import report
 from hostmesh.worker.preemption import handle_preemption, preemption_requested
 from hostmesh.worker.process.facts import send_fact
 from hostmesh.worker.process.freed_memory import keep_freed_memory
-from hostmesh.worker.process.recorder import phase
 from hostmesh.worker.process.words import count
+from hostmesh.worker.recording.recorder import phase
 from hostmesh.worker.reporting.values import to_json
 from hostmesh.worker.sources import Source, open_source
 from hostmesh.worker.streams.stream import Stream

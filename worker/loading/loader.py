@@ -25,7 +25,7 @@ from hostmesh.worker.loading.shardings import describe_sharding, make_shardings
 from hostmesh.worker.loading.source_rows import SourceRows
 from hostmesh.worker.process.coordination import require_same, share_failure
 from hostmesh.worker.process.freed_memory import keep_freed_memory
-from hostmesh.worker.process.recorder import RECORDER
+from hostmesh.worker.recording.recorder import RECORDER
 from hostmesh.worker.sources import as_source
 from hostmesh.worker.streams.reader import StreamReader
 from hostmesh.worker.streams.state import LoaderState

@@ -17,7 +17,7 @@ from hostmesh.worker.loading.order import Order
 from hostmesh.worker.loading.randomness import COLLATE, RowRandom
 from hostmesh.worker.loading.rows import Block, Ids, Record
 from hostmesh.worker.loading.schedule import Schedule
-from hostmesh.worker.process.recorder import RECORDER
+from hostmesh.worker.recording.recorder import RECORDER
 from hostmesh.worker.sources import Source
 
 Map: TypeAlias = Callable[..., Block]

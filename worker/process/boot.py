@@ -23,7 +23,7 @@ from hostmesh.worker.preemption import leave_after_others
 from hostmesh.worker.process.command_line import show_command
 from hostmesh.worker.process.crash import crash_record, explain_no_input
 from hostmesh.worker.process.facts import send_fact
-from hostmesh.worker.process.recorder import RECORDER
+from hostmesh.worker.recording.recorder import RECORDER
 
 EXIT_HANDLERS_TIMEOUT = 5.0
 LOST_PEER_TIMEOUT = 3.0

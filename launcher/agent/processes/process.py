@@ -8,8 +8,8 @@ import signal
 from typing import Callable, Optional
 
 from hostmesh.launcher.agent.files import remove_file
+from hostmesh.launcher.agent.observing.record_file import RecordFile
 from hostmesh.launcher.agent.processes.output import Output
-from hostmesh.launcher.agent.processes.record_file import RecordFile
 
 
 class ProcessState(enum.Enum):

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any
 
-from hostmesh.launcher.agent.processes.native import IDLE, JAX
+from hostmesh.launcher.agent.observing.native import IDLE, JAX
 from hostmesh.launcher.supervisor.progress import Progress
 from hostmesh.launcher.supervisor.stuck.stacks import Stacks, parse_stacks
 

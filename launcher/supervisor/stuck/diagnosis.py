@@ -6,9 +6,9 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 
-from hostmesh.launcher.agent.processes.native import IDLE
-from hostmesh.launcher.supervisor.disagreement import Missing
-from hostmesh.launcher.supervisor.kinds import CERTAIN, LIKELY, UNKNOWN
+from hostmesh.launcher.agent.observing.native import IDLE
+from hostmesh.launcher.supervisor.blame.kinds import CERTAIN, LIKELY, UNKNOWN
+from hostmesh.launcher.supervisor.programs.disagreement import Missing
 from hostmesh.launcher.supervisor.stuck.activity import Activity, Doing
 from hostmesh.launcher.supervisor.stuck.connections import UNACKNOWLEDGED, Stalled
 from hostmesh.launcher.supervisor.stuck.network import NetworkProblem

@@ -12,9 +12,9 @@ from hostmesh.launcher.supervisor.records import Records
 from hostmesh.launcher.supervisor.run_state import RunState
 
 if TYPE_CHECKING:
+    from hostmesh.launcher.supervisor.blame.verdict import Verdict
     from hostmesh.launcher.supervisor.stuck.stragglers import Stragglers
     from hostmesh.launcher.supervisor.stuck.watch import Watch
-    from hostmesh.launcher.supervisor.verdict import Verdict
 
 # It looks at all processes, which may be a thousand, and is asked at every event.
 LOOK_EVERY = 0.2

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from hostmesh.launcher.errors import EXIT_HANG
-from hostmesh.launcher.supervisor import kinds
+from hostmesh.launcher.supervisor.blame import kinds
+from hostmesh.launcher.supervisor.blame.verdict import Verdict
 from hostmesh.launcher.supervisor.stuck.activity import Activity, Doing
 from hostmesh.launcher.supervisor.stuck.diagnosis import Diagnosis
-from hostmesh.launcher.supervisor.verdict import Verdict
 from hostmesh.launcher.words import count_things
 
 MAX_IDS = 8

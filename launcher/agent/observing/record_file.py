@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Optional
 
-from hostmesh.worker.process.record import SIZE, Record, parse_record
+from hostmesh.worker.recording.record import SIZE, Record, parse_record
 
 
 class RecordFile:

@@ -6,10 +6,10 @@ import re
 import signal
 from dataclasses import dataclass
 
-from hostmesh.launcher.supervisor.failures import NO_CRASH, REQUESTED, Failure
-from hostmesh.launcher.supervisor.kinds import BUG, CERTAIN, KILLED, LIKELY, OUT_OF_MEMORY, PREEMPTED, UNKNOWN
-from hostmesh.launcher.supervisor.memory import Judgement, judge_kill, judge_kill_below
-from hostmesh.launcher.supervisor.tails import find_place
+from hostmesh.launcher.supervisor.blame.failures import NO_CRASH, REQUESTED, Failure
+from hostmesh.launcher.supervisor.blame.kinds import BUG, CERTAIN, KILLED, LIKELY, OUT_OF_MEMORY, PREEMPTED, UNKNOWN
+from hostmesh.launcher.supervisor.blame.memory import Judgement, judge_kill, judge_kill_below
+from hostmesh.launcher.supervisor.blame.tails import find_place
 from hostmesh.launcher.words import count_things
 from hostmesh.worker.identity import EXIT_PREEMPTED
 

@@ -8,14 +8,14 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from hostmesh.launcher.errors import EXIT_HANG, EXIT_HOST_LOST, EXIT_USAGE
-from hostmesh.launcher.supervisor import kinds
-from hostmesh.launcher.supervisor.failures import LAST_LINES, Failure
-from hostmesh.launcher.supervisor.others import Others, count_others
+from hostmesh.launcher.supervisor.blame import kinds
+from hostmesh.launcher.supervisor.blame.failures import LAST_LINES, Failure
+from hostmesh.launcher.supervisor.blame.others import Others, count_others
 from hostmesh.launcher.words import count_things
 from hostmesh.worker.identity import EXIT_PREEMPTED
 
 if TYPE_CHECKING:
-    from hostmesh.launcher.supervisor.disagreement import Disagreement
+    from hostmesh.launcher.supervisor.programs.disagreement import Disagreement
 
 # What explains a failure is imported where it is needed: a run that succeeds does without, and starts sooner.
 NOT_FAILED = ("succeeded", "preempted", "stopped")
@@ -25,7 +25,7 @@ MOST_LINES = 12
 
 @dataclass(frozen=True)
 class Verdict:
-    """`kind`, `sure` and those below them are what a script would ask for; see supervisor/kinds.py."""
+    """`kind`, `sure` and those below them are what a script would ask for; see supervisor/blame/kinds.py."""
 
     outcome: str
     exit_code: int
@@ -74,8 +74,8 @@ def process_failed(
     culprit: Failure, others: Others, logs: str, step: int | None = None, victims: Collection[int] = ()
 ) -> Verdict:
     """`step` is the culprit's last one."""
-    from hostmesh.launcher.supervisor.cause import find_cause
-    from hostmesh.launcher.supervisor.why import tell_why
+    from hostmesh.launcher.supervisor.blame.cause import find_cause
+    from hostmesh.launcher.supervisor.blame.why import tell_why
 
     who, told_step = f"process {culprit.process_id} on {culprit.host}", step
     if others.alike == others.count > 0:
@@ -154,7 +154,7 @@ def disagreement(
     found: Disagreement, process_id: int | None, host: str | None, failures: Sequence[Failure], logs: str
 ) -> Verdict:
     """`failures` are those of processes that the runtime has ended over it."""
-    from hostmesh.launcher.supervisor.cause import how_it_ended
+    from hostmesh.launcher.supervisor.blame.cause import how_it_ended
 
     detail = [
         *(f"process {each.process_id} on {each.host} {how_it_ended(each.code)} over it." for each in failures[:1]),
@@ -222,7 +222,7 @@ def nursery_died(
     host: str, problem: str, code: int, victims: Sequence[int], logs: str, memory: Mapping[str, Any] | None = None
 ) -> Verdict:
     """`memory` is what its agent tells of its memory."""
-    from hostmesh.launcher.supervisor.memory import Judgement, judge_kill
+    from hostmesh.launcher.supervisor.blame.memory import Judgement, judge_kill
 
     judged = Judgement(kinds.BUG, kinds.LIKELY, "")
     if code == -signal.SIGKILL:
@@ -256,8 +256,8 @@ def stopped_by(
 
 
 def _tell(failures: Sequence[Failure], logs: str) -> list[str]:
-    from hostmesh.launcher.supervisor.cause import find_cause
-    from hostmesh.launcher.supervisor.why import tell_why
+    from hostmesh.launcher.supervisor.blame.cause import find_cause
+    from hostmesh.launcher.supervisor.blame.why import tell_why
 
     if not failures:
         return []

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
-from hostmesh.launcher.supervisor.program_reports import Inputs
+from hostmesh.launcher.supervisor.programs.reports import Inputs
 
 MAX_SHAPES_TOLD = 2
 MAX_SIDES_TOLD = 4

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from hostmesh.launcher.errors import EXIT_HANG
-from hostmesh.launcher.supervisor import kinds
-from hostmesh.launcher.supervisor.verdict import Verdict
+from hostmesh.launcher.supervisor.blame import kinds
+from hostmesh.launcher.supervisor.blame.verdict import Verdict
 from hostmesh.launcher.words import count_things
 
 

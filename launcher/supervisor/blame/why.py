@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from hostmesh.launcher.supervisor.failures import Failure
+from hostmesh.launcher.supervisor.blame.failures import Failure
 
 # Of commands there is no crash record, but their last words may have a cause that is known here: a Python that does
 # without what was put on its PYTHONPATH, and a stdin that there is not.

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any
 
-from hostmesh.launcher.supervisor.disagreement import Disagreement, Lone, Missing, Side
-from hostmesh.launcher.supervisor.program_reports import Begun, as_mask, as_numbers, read_begun
+from hostmesh.launcher.supervisor.programs.disagreement import Disagreement, Lone, Missing, Side
+from hostmesh.launcher.supervisor.programs.reports import Begun, as_mask, as_numbers, read_begun
 
 # Seconds more that processes get which have neither of two programs: they may show who is alone with his.
 OTHERS_TIMEOUT = 5.0

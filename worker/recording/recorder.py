@@ -11,8 +11,8 @@ from time import monotonic_ns
 from typing import Final
 
 from hostmesh.worker.identity import RECORD_FILE
-from hostmesh.worker.process import record
-from hostmesh.worker.process.record import Phase, Slot
+from hostmesh.worker.recording import record
+from hostmesh.worker.recording.record import Phase, Slot
 
 # As plain integers: an IntEnum as an index costs four times as much.
 KEPT, STEP, SINCE = int(Slot.KEPT), int(Slot.STEP), int(Slot.SINCE)

@@ -6,9 +6,9 @@ import time
 from typing import Any, Callable, Dict, List, Optional
 
 from hostmesh.launcher import wire
-from hostmesh.launcher.agent.processes.connections import list_connections
-from hostmesh.launcher.agent.processes.observing import Observing
-from hostmesh.launcher.agent.processes.proc import describe_wait, find_disk_wait, list_programs, read_status
+from hostmesh.launcher.agent.observing.connections import list_connections
+from hostmesh.launcher.agent.observing.looks import Observing
+from hostmesh.launcher.agent.observing.proc import describe_wait, find_disk_wait, list_programs, read_status
 from hostmesh.launcher.agent.processes.process import Process
 from hostmesh.launcher.agent.processes.registry import Phase, Processes
 from hostmesh.worker.identity import DUMP_SIGNAL

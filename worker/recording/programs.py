@@ -17,9 +17,9 @@ from typing import Any, Final, NamedTuple
 
 from hostmesh.worker.identity import PROGRAMS
 from hostmesh.worker.process.facts import offer_fact
-from hostmesh.worker.process.program_text import communicates, describe_module, digest
-from hostmesh.worker.process.recorder import phase
 from hostmesh.worker.process.user_frames import OURS, is_library
+from hostmesh.worker.recording.program_text import communicates, describe_module, digest
+from hostmesh.worker.recording.recorder import phase
 
 HOOK = "compile_or_get_cached"
 WANTED = ("backend", "computation", "devices")

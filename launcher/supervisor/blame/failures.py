@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from hostmesh.launcher.supervisor.tails import lines_worth_showing, tasks_named_by_jax, was_aborted_by_jax
+from hostmesh.launcher.supervisor.blame.tails import lines_worth_showing, tasks_named_by_jax, was_aborted_by_jax
 from hostmesh.worker.identity import EXIT_PREEMPTED
 
 LAST_LINES = 12

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hostmesh.launcher.supervisor.kinds import CERTAIN, KILLED, LIKELY, OUT_OF_MEMORY, UNKNOWN
+from hostmesh.launcher.supervisor.blame.kinds import CERTAIN, KILLED, LIKELY, OUT_OF_MEMORY, UNKNOWN
 from hostmesh.launcher.words import count_things
 
 # A host with less than this share of its memory available is short of it: daemons kill before the kernel does.

@@ -1,0 +1,1 @@
+"""Who ended an attempt, and why: from failures to a verdict."""

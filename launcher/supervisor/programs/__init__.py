@@ -1,0 +1,1 @@
+"""Whether processes that share devices run the same programs."""
