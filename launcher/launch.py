@@ -145,7 +145,7 @@ def write_result(
 
 def describe_attempts(supervisor: Supervisor) -> dict[str, Any]:
     """Of a run that may be restarted; nothing for any other."""
-    if not supervisor.plan.cluster.restarts:
+    if supervisor.attempts is None:
         return {}
     return {"attempts": [attempt.to_json() for attempt in supervisor.attempts.history]}
 

@@ -36,7 +36,7 @@ class Attempts:
 
     def goes_on(self, verdict: Verdict) -> bool:
         """Whether the run is at the beginning of another attempt now."""
-        if not self._restarts or self._state.interrupts or not self._state.spawned:
+        if self._state.interrupts or not self._state.spawned:
             return False
         attempt = self._describe(verdict)
         match decide_restart([*self.history, attempt], self._restarts):
@@ -51,7 +51,7 @@ class Attempts:
 
     def finish(self, verdict: Verdict) -> Verdict:
         """The verdict of the run, with why there is no other attempt."""
-        if not self._restarts or not self._state.spawned:
+        if not self._state.spawned:
             return verdict
         self.history.append(self._describe(verdict))
         decision = decide_restart(self.history, self._restarts)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from hostmesh.launcher import wire
 from hostmesh.launcher.output.metrics import Metrics
 from hostmesh.launcher.plan import Plan, describe_devices
-from hostmesh.launcher.supervisor.attempts import Attempts
 from hostmesh.launcher.supervisor.blame import verdict as verdicts
 from hostmesh.launcher.supervisor.blame.verdict import Verdict
 from hostmesh.launcher.supervisor.ending import WIND_UP_TIMEOUT, Ending
@@ -33,6 +32,7 @@ from hostmesh.launcher.transports.base import CLOSE_TIMEOUT, Stream
 from hostmesh.launcher.words import count_things
 
 if TYPE_CHECKING:
+    from hostmesh.launcher.supervisor.attempts import Attempts
     from hostmesh.launcher.sync.tree import Tree
 
 TICK = 0.5
@@ -98,8 +98,7 @@ class Supervisor:
         self.absence = Absence(self.inbox, lease, QUIET)
         self.losses = Losses(self.state, self.startup, self.reports, records, self.absence, lease)
         self.hang_watch = HangWatch(plan.cluster, records, self.channels)
-        restarts = plan.cluster.restarts
-        self.attempts = Attempts(restarts, self.state, records, self.ending, self.inbox, self._begin_attempt)
+        self.attempts = self._make_attempts() if plan.cluster.restarts else None
         self._asked_to_stop = False
         self._began = self._hinted = self.inbox.now()
 
@@ -116,7 +115,8 @@ class Supervisor:
         try:
             verdict = self._watch_attempts()
             self.reports.is_ending = True
-            verdict = self.attempts.finish(self.ending.wind_up(verdict))
+            verdict = self.ending.wind_up(verdict)
+            verdict = verdict if self.attempts is None else self.attempts.finish(verdict)
         finally:
             self._close_all()
         verdict = verdicts.with_remarks(verdict, self.metrics.remarks())
@@ -154,7 +154,15 @@ class Supervisor:
             verdict = self._watch()
         return verdict
 
+    def _make_attempts(self) -> Attempts:
+        from hostmesh.launcher.supervisor.attempts import Attempts  # most runs start sooner without
+
+        restarts = self.plan.cluster.restarts
+        return Attempts(restarts, self.state, self.records, self.ending, self.inbox, self._begin_attempt)
+
     def _goes_on(self, verdict: Verdict) -> bool:
+        if self.attempts is None:
+            return False
         self.reports.is_ending = True  # its processes are killed
         try:
             return self.attempts.goes_on(verdict)

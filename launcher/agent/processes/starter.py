@@ -97,7 +97,8 @@ class Starter:
     def _start(self, order: wire.Spawn) -> None:
         process = self._processes.add(order.process_id, order.is_python)
         process.record.make()
-        if order.is_python and self._settings is not None and self._settings.warms_later:
+        # A nursery's processes would not have the terminal of a process that runs alone.
+        if order.is_python and self._stdin is None and self._settings is not None and self._settings.warms_later:
             self._warm_at = time.monotonic() + WARM_AFTER
         files = {FACTS_SOCKET: facts_path(self._folder), STACKS_FILE: process.stacks, RECORD_FILE: process.record.path}
         own = {**order.env, **files}
