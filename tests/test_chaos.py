@@ -82,6 +82,10 @@ BAD_FAULTS = {
         "kind: kill, process: 0, host: localhost, step: 5",
         "faults[0].host: kill has no host",
     ),
+    "an attempt that is not there": (
+        "kind: kill, process: 0, step: 5, attempt: 2",
+        "found 2, wanted an attempt of this run, which are 1 alone: there are no --restarts",
+    ),
     "no factor": ("kind: slow, process: 0, step: 5", "3: faults[0]: missing key 'factor'"),
     "factor 1": ("kind: slow, process: 0, step: 5, factor: 1", "faults[0].factor: found 1, wanted a number above 1"),
     "no seconds": ("kind: sleep, process: 0, step: 5, seconds: 0", "faults[0].seconds: found 0, wanted more than 0"),
@@ -242,7 +246,15 @@ def test_the_faults_of_a_host_are_done_by_its_first_process(tmp_path: Path) -> N
     planned = add_faults(plan, faults)
     assert [CHAOS in process.env for process in planned.processes] == [False, False, True, False]
     [own] = json.loads(planned.processes[2].env[CHAOS])
-    assert own == {"number": 0, "kind": "drop network", "step": None, "after": 5.0, "seed": 7, "seconds": 9.0}
+    assert own == {
+        "number": 0,
+        "kind": "drop network",
+        "step": None,
+        "after": 5.0,
+        "seed": 7,
+        "attempt": 1,
+        "seconds": 9.0,
+    }
 
 
 def test_launcher_worker_and_page_know_the_same_kinds() -> None:

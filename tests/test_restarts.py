@@ -212,6 +212,7 @@ def test_a_host_that_does_not_get_clear_ends_the_run(story: Tell) -> None:
     told.exit_at(3, 1, -9)
     assert told.run().exit_code == 137
     assert len(told.commands(0, wire.Spawn)) == 2 and told.inbox.seconds < 80
+    assert "There is no other attempt: its hosts could not be made ready for it." in told.shown
 
 
 def test_a_host_that_is_clear_though_nobody_asked_is_lost(story: Tell) -> None:

@@ -85,7 +85,8 @@ JOB = ("--local", "2", "--steps", "40", "--batch-size", "32", "--checkpoint-ever
 
 
 def test_the_built_in_job_ends_as_if_nothing_had_happened(launch: Launch, tmp_path: Path) -> None:
-    (tmp_path / "faults.yaml").write_text("faults: [{kind: kill, process: 1, step: 25}]\n")
+    faults = "{kind: kill, process: 1, step: 25}, {kind: raise, process: 0, step: 31, attempt: 2}"
+    (tmp_path / "faults.yaml").write_text(f"faults: [{faults}]\n")
     folders = {}
     for name, more in {"calm": (), "killed": ("--restarts", "2", "--chaos", "faults.yaml")}.items():
         done = launch(*JOB, "--checkpoint-dir", str(tmp_path / name), "--runs", f"runs-{name}", *more)
@@ -94,6 +95,8 @@ def test_the_built_in_job_ends_as_if_nothing_had_happened(launch: Launch, tmp_pa
     calm, killed = (json.loads((folder / "summary.json").read_text()) for folder in folders.values())
     assert killed["loss"] == pytest.approx(calm["loss"], abs=1e-5)
     told = json.loads((folders["killed"] / "result.json").read_text())
-    assert killed["resumed_from"] in (10, 20)  # a save takes some steps
-    assert [each["saved_step"] for each in told["attempts"]] == [killed["resumed_from"], 40]
-    assert told["attempts"][0]["last_step"] in (24, 25)
+    first, second, last = told["attempts"]
+    assert first["saved_step"] in (10, 20) and second["saved_step"] in (20, 30)  # a save takes some steps
+    assert (killed["resumed_from"], last["saved_step"]) == (second["saved_step"], 40)
+    assert first["last_step"] in (24, 25) and second["last_step"] in (30, 31)
+    assert [each["done"] for each in told["chaos"]] == [True, True]

@@ -7,7 +7,7 @@ import os
 import random
 from typing import Any
 
-from hostmesh.launcher.chaos.model import AFTER, KINDS, STEP, Fault, Kind
+from hostmesh.launcher.chaos.model import AFTER, ATTEMPT, KINDS, STEP, Fault, Kind
 from hostmesh.launcher.cluster.yaml_values import (
     TEXT,
     WHOLE,
@@ -53,6 +53,7 @@ def read_faults(path: str | os.PathLike[str], plan: Plan) -> tuple[Fault, ...]:
 def _make_fault(number: int, entry: dict[str, Any], seed: int, plan: Plan) -> Fault:
     settings = dict(entry)
     kind, step, after = settings.pop("kind"), settings.pop(STEP, None), settings.pop(AFTER, None)
+    attempt = settings.pop(ATTEMPT, 1)
     process_id, host = settings.pop("process", None), settings.pop("host", None)
     was_chosen = process_id == ANY
     if was_chosen:
@@ -61,7 +62,7 @@ def _make_fault(number: int, entry: dict[str, Any], seed: int, plan: Plan) -> Fa
     elif host is not None:
         process_id = next(each.process_id for each in plan.processes if plan.host_of(each).address == host)
     host = plan.host_of(plan.processes[process_id]).address
-    return Fault(number, kind, process_id, host, step, after, settings, seed, was_chosen)
+    return Fault(number, kind, process_id, host, step, after, settings, seed, was_chosen, attempt)
 
 
 def _read_fault(value: Value, plan: Plan) -> dict[str, Any]:
@@ -75,7 +76,7 @@ def _read_fault(value: Value, plan: Plan) -> dict[str, Any]:
 def _check_together(value: Value, settings: dict[str, Any], kind: Kind, plan: Plan) -> None:
     name = settings["kind"]
     for key in settings:
-        if key != "kind" and key not in kind.keys:
+        if key not in ("kind", ATTEMPT, *kind.keys):
             value.under(key).fail(f"{name} has no {key}; it takes {', '.join(kind.keys)}")
     for key in (kind.keys[0], *kind.must):
         if key not in settings:
@@ -96,6 +97,7 @@ def _schema(plan: Plan) -> dict[str, Check]:
         "host": lambda value: _host(value, plan),
         STEP: whole_number(1, 1 << 62, "a step: a whole number, 1 or more"),
         AFTER: seconds(lambda number: number <= 1e9, "seconds since the process began, 0 or more"),
+        ATTEMPT: lambda value: _attempt(value, plan.cluster.restarts + 1),
         "seconds": seconds(lambda number: 0 < number <= 1e9, "more than 0 seconds"),
         "factor": seconds(lambda number: 1 < number <= 1e6, "a number above 1"),
         "megabytes": whole_number(1, 1 << 40, "a whole number of MiB, 1 or more"),
@@ -119,6 +121,13 @@ def _process(value: Value, count: int) -> int | str | None:
         found: str | None = scalar((TEXT,), ANY, wanted)(value)
         return found
     number: int | None = scalar((WHOLE,), "0|[1-9][0-9]{0,17}", wanted, int, lambda number: number < count)(value)
+    return number
+
+
+def _attempt(value: Value, most: int) -> int | None:
+    there = "1 alone: there are no --restarts" if most == 1 else f"1 to {most}"
+    wanted = f"an attempt of this run, which are {there}"
+    number: int | None = scalar((WHOLE,), "[1-9][0-9]{0,17}", wanted, int, lambda number: number <= most)(value)
     return number
 
 

@@ -12,7 +12,7 @@ from hostmesh.worker.identity import CHAOS
 if TYPE_CHECKING:
     from hostmesh.launcher.plan import Plan
 
-STEP, AFTER = "step", "after"
+STEP, AFTER, ATTEMPT = "step", "after", "attempt"
 
 
 @dataclass(frozen=True)
@@ -69,15 +69,17 @@ class Fault:
     settings: Mapping[str, float] = field(default_factory=dict)  # seconds, factor, megabytes
     seed: int = 0
     was_chosen: bool = False  # the file says `process: any`
+    attempt: int = 1
 
     def to_json(self) -> dict[str, Any]:
         when = {STEP: self.step} if self.step is not None else {AFTER: self.after}
-        return {"kind": self.kind, "process_id": self.process_id, "host": self.host, **when, **self.settings}
+        which = {ATTEMPT: self.attempt} if self.attempt > 1 else {}
+        return {"kind": self.kind, "process_id": self.process_id, "host": self.host, **when, **which, **self.settings}
 
     def to_process(self) -> dict[str, Any]:
         """What the process itself has to know."""
         when = {"number": self.number, "kind": self.kind, STEP: self.step, AFTER: self.after, "seed": self.seed}
-        return {**when, **self.settings}
+        return {**when, ATTEMPT: self.attempt, **self.settings}
 
 
 def add_faults(plan: Plan, faults: tuple[Fault, ...]) -> Plan:

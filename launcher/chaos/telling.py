@@ -71,4 +71,5 @@ def _how_long(fault: Fault) -> str:
 
 
 def _when(fault: Fault) -> str:
-    return f"at step {fault.step}" if fault.step is not None else f"{fault.after or 0:g} s after its start"
+    of = f" of attempt {fault.attempt}" if fault.attempt > 1 else ""
+    return (f"at step {fault.step}" if fault.step is not None else f"{fault.after or 0:g} s after its start") + of

@@ -55,7 +55,8 @@ class Attempts:
             return verdict
         self.history.append(self._describe(verdict))
         decision = decide_restart(self.history, self._restarts)
-        why = decision.why if isinstance(decision, GiveUp) else ""
+        not_clear = "" if self._state.interrupts else "its hosts could not be made ready for it"
+        why = decision.why if isinstance(decision, GiveUp) else not_clear
         if len(self.history) > 1 and verdict.exit_code == 0:
             count = count_things(len(self.history) - 1, "restart")
             return replace(verdict, remarks=(*verdict.remarks, f"after {count}"))
@@ -77,7 +78,7 @@ class Attempts:
         state = self._state
         seconds = self._inbox.now() - state.spawned_at
         return Attempt(
-            *(state.attempt, verdict, seconds, state.saved_step, max(state.steps.values(), default=None)),
+            *(state.attempt, verdict, seconds, state.saved_step, min(state.steps.values(), default=None)),
             is_final=self._is_final(verdict),
         )
 

@@ -23,7 +23,7 @@ REPEATED = frozenset({kinds.BUG, kinds.OUT_OF_MEMORY, kinds.HANG})
 
 @dataclass(frozen=True)
 class Attempt:
-    """How one ended. `saved_step` is the last complete save of the run by then, `step` the last one that was begun.
+    """How one ended. `saved_step` is the last complete save of the run by then, `step` the last one that all had begun.
 
     `is_final` says that no other attempt can do better: it is a mistake in the command, in an import, in the data.
     """

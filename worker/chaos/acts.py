@@ -40,6 +40,7 @@ class Fault(NamedTuple):
     step: int | None = None
     after: float | None = None
     seed: int = 0
+    attempt: int = 1
     seconds: float | None = None  # None: for ever
     factor: float = 1.0
     megabytes: int | None = None  # None: until the end

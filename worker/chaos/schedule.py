@@ -30,10 +30,11 @@ STEPS_MEASURED = 9
 
 
 def begin_faults() -> None:
-    """Programs that this one starts are not to do them, nor is the next attempt: a restart shall go on."""
-    faults = [Fault(**each) for each in json.loads(os.environ.pop(CHAOS))]
+    """Programs that this one starts are not to do them, nor is another attempt than the one they are for."""
     identity = Identity.from_env()
-    if identity is None or identity.attempt == 1:
+    attempt = identity.attempt if identity is not None else 1
+    faults = [Fault(**each) for each in json.loads(os.environ.pop(CHAOS))]
+    if faults := [fault for fault in faults if fault.attempt == attempt]:
         for fault in faults:
             _require_possible(fault)
         Schedule(faults).begin()
