@@ -35,7 +35,7 @@ def test_processes_that_are_killed_start_again_on_their_hosts(
     assert run.wait(HANGS) == 0, run.stderr
     culprits = [attempt["verdict"]["culprit"] for attempt in run.result["attempts"]]
     assert culprits == [{"process_id": 2, "host": "host-2"}, {"process_id": 0, "host": "host-0"}, None]
-    assert run.stderr.count(f"of {len(HOSTS)}") == len(HOSTS) and "attempt 3 process 2" in run.stderr
+    assert run.stderr.count("] attempt 3 process") == len(HOSTS)
     events = [json.loads(line) for line in (run.run_folder / "events.jsonl").read_text().splitlines()]
     assert sum(event["event"] == "host connected" for event in events) == len(HOSTS)
     started = [(event["process_id"], event["host"]) for event in events if event["event"] == "process started"]
