@@ -43,6 +43,11 @@ class Starter:
     def nursery_pid(self) -> Optional[int]:
         return self._nursery.pid if self._nursery is not None else None
 
+    @property
+    def _has_terminal(self) -> bool:
+        """As a process that runs alone may; one of a nursery would not have it."""
+        return self._stdin is not None and os.isatty(self._stdin)
+
     def note_ready(self, settings: wire.PrepareWorkers, python: str) -> None:
         self._settings, self._python = settings, python
         if settings.warm:
@@ -97,8 +102,7 @@ class Starter:
     def _start(self, order: wire.Spawn) -> None:
         process = self._processes.add(order.process_id, order.is_python)
         process.record.make()
-        # A nursery's processes would not have the terminal of a process that runs alone.
-        if order.is_python and self._stdin is None and self._settings is not None and self._settings.warms_later:
+        if order.is_python and self._settings is not None and self._settings.warms_later and not self._has_terminal:
             self._warm_at = time.monotonic() + WARM_AFTER
         files = {FACTS_SOCKET: facts_path(self._folder), STACKS_FILE: process.stacks, RECORD_FILE: process.record.path}
         own = {**order.env, **files}
