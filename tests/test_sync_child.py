@@ -23,7 +23,7 @@ from conftest import await_true, busyness, is_alive
 from test_agent import Talk, oldest_pythons, talk  # noqa: F401  (a fixture)
 
 from hostmesh.launcher import bundle, wire
-from hostmesh.launcher.agent.flow import FILES
+from hostmesh.launcher.agent.flow import FILES, Window
 from hostmesh.launcher.agent.startup.duties import Duties
 from hostmesh.launcher.supervisor.link.channel import Channel, Heard
 from hostmesh.launcher.sync.tree import Tree, read_tree
@@ -262,6 +262,7 @@ def pieces(count: int) -> Iterator[wire.FileChunk]:
 
 def test_orders_overtake_files_that_wait(link: tuple[Channel, FakeStream]) -> None:
     sender, stream = link
+    sender._window = Window(FILES, clock=lambda: 0.0)  # of a quick link, however busy this machine is
     sender.send_pieces(pieces(100))
     for number in range(FILES.first >> 20):
         assert stream.written.get(timeout=10).number == number
