@@ -27,9 +27,8 @@ REPO = Path(__file__).parent.parent
 sys.path.insert(0, str(REPO / "tests"))
 
 # Of a compose cluster as well: its hosts run on this machine.
-from conftest import clean_env, processes_of  # noqa: E402
+from conftest import LAUNCH, clean_env, processes_of  # noqa: E402
 
-LAUNCH = [sys.executable, "-P", "-c", "from hostmesh.launcher.cli import main; main()"]
 COUNT = 4
 STEP = 12
 # Seconds after which a script is at its steps: what stands still while it compiles has an hour.

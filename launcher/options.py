@@ -117,7 +117,7 @@ def build_parser() -> Parser:
     add("--devices", metavar="D", type=count, help="CPU devices per process, to simulate accelerators")
     add("--grace", metavar="S", type=seconds, help="seconds to stop in when asked to, before SIGKILL (default: 3)")
     add("--keep-going", action="store_true", help="let the others go on when a process fails or a host is lost")
-    add("--restarts", metavar="K", type=count_or_none, help="start the processes again when some fail, up to K times")
+    add("--restarts", metavar="K", type=count_or_zero, help="start the processes again when some fail, up to K times")
     add("--hang-timeout", metavar="S", type=seconds_or_never, help=HANG_HELP)
     add("--python", metavar="PATH", help="the Python of the processes, on every host, instead of the cluster file's")
     add("--cold", action="store_true", help="start each process from scratch instead of forking it with jax imported")
@@ -142,14 +142,16 @@ def build_parser() -> Parser:
 
 
 def count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"found {text}, wanted a whole number of at least 1")
-    return int(text)
+    return whole_number(text, 1, "a whole number of at least 1")
 
 
-def count_or_none(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"found {text}, wanted a whole number, 0 or more")
+def count_or_zero(text: str) -> int:
+    return whole_number(text, 0, "a whole number, 0 or more")
+
+
+def whole_number(text: str, least: int, wanted: str) -> int:
+    if not text.isdecimal() or int(text) < least:
+        raise argparse.ArgumentTypeError(f"found {text}, wanted {wanted}")
     return int(text)
 
 

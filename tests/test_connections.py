@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from conftest import await_true, clean_env
 
-from hostmesh.launcher.agent.observing.connections import Connection, list_connections
+from hostmesh.launcher.agent.observing.connections import Connection, Connections
 from hostmesh.launcher.supervisor.stuck.activity import Activity, Doing
 from hostmesh.launcher.supervisor.stuck.connections import Stalled, find_stalled
 from hostmesh.launcher.supervisor.stuck.diagnosis import Diagnosis, diagnose
@@ -45,20 +45,20 @@ def talking() -> Iterator[subprocess.Popen[str]]:
 def test_a_connection_stands_still_when_what_is_sent_is_not_acknowledged(talking: subprocess.Popen[str]) -> None:
     assert talking.stdout and talking.stdin
     near, far = (f"127.0.0.1:{port}" for port in talking.stdout.readline().split())
-    assert sorted(list_connections(talking.pid)) == sorted(
+    assert sorted(Connections().list(talking.pid)) == sorted(
         [Connection(near, far, False), Connection(far, near, False)]
     )  # and not the socket that listens
     talking.stdin.write("\n")
     talking.stdin.flush()
     stalled = [Connection(near, far, True), Connection(far, near, False)]
-    await_true(lambda: list_connections(talking.pid) == stalled, 60.0, "a stalled connection")
+    await_true(lambda: Connections().list(talking.pid) == stalled, 60.0, "a stalled connection")
 
 
 def test_of_a_process_that_is_gone_there_are_none() -> None:
     process = subprocess.Popen(["true"])
     process.wait()
-    assert list_connections(process.pid) == []
-    assert all(isinstance(each, Connection) for each in list_connections(os.getpid()))
+    assert Connections().list(process.pid) == []
+    assert all(isinstance(each, Connection) for each in Connections().list(os.getpid()))
 
 
 def link(one: int, two: int, *, still: bool = False, address: str = "10.0.0.") -> tuple[int, list[Any]]:

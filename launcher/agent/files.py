@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import time
-from typing import Optional, Tuple
+from typing import Iterator, Optional, Tuple
 
 LOCK_PAUSE = 0.02
 
@@ -16,6 +16,21 @@ def read_if_there(path: str) -> bytes:
             return file.read()
     except OSError:
         return b""
+
+
+def list_open(pid: int) -> Iterator[Tuple[str, str]]:
+    """The descriptors of a process, as `/proc/7/fd/3`, and what each is: a path, or `socket:[4711]`. Nothing of a
+    process that is gone, or that this user may not look at."""
+    folder = f"/proc/{pid}/fd"
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return
+    for name in names:
+        try:
+            yield f"{folder}/{name}", os.readlink(f"{folder}/{name}")
+        except OSError:
+            continue  # closed in between
 
 
 def remove_file(path: str) -> None:

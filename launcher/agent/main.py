@@ -57,10 +57,7 @@ class Agent:
         self.starter = Starter(folder, self.selector, self.link.send, self.processes)
         self.duties = Duties(folder, self.selector, self.link.send, self.starter.note_ready)
         self.forwarding = Forwarding(self.link, self.processes, self.starter, self.duties)
-        self.stopping = Stopping(
-            *(self.link, self.processes, self.starter, self.forwarding),
-            *(shared_memory, guardian.pid, folder),
-        )
+        self.stopping = Stopping(self.link, self.processes, self.starter, self.forwarding, shared_memory, guardian.pid)
         self.observing = Observing(self.processes, self.link.send)
         self.examining = Examining(self.processes, self.observing, self.link.send)
         self.processes.before_exit = self.observing.look_last

@@ -27,7 +27,6 @@ class Run:
         self.summary = folder / "summary.json"
         self.logs = folder / "logs"
         self.stacks = folder / "stacks"
-        self.attempt = 1
 
     @classmethod
     def create(cls, runs: Path, hidden: tuple[str, ...] = ()) -> Run:
@@ -43,7 +42,6 @@ class Run:
 
     def begin_attempt(self, number: int) -> None:
         """Logs and stacks of each attempt after the first are in folders of their own."""
-        self.attempt = number
         self.logs = self.folder / "logs" / f"attempt-{number}"
         self.stacks = self.folder / "stacks" / f"attempt-{number}"
 

@@ -50,6 +50,7 @@ class Screen:
         self.shows_prompts = False  # show half lines of the only process: it may wait for an answer on this terminal
         self._prompt = ""  # the half line that stands on the screen, with its label
         self._tails: list[LogTail] = []
+        self._newest: dict[int, LogTail] = {}  # by process
         self._notes: deque[_Note] = deque()
         self._awake = threading.Event()
         self._finished = False
@@ -66,8 +67,11 @@ class Screen:
             return
         tail = LogTail(log, label, process_id, LineCutter(self._colour))
         tail.limit = tail.position if self._broken else tail.limit
-        # A process of another attempt follows the one of the last, of which all was shown.
-        self._tails = [each for each in self._tails if each.process_id != process_id or not each.is_over] + [tail]
+        before = self._newest.get(process_id)
+        if before is not None and before.is_over:  # of the attempt before, and all of it was shown
+            self._tails = [each for each in self._tails if each is not before]
+        self._newest[process_id] = tail
+        self._tails.append(tail)
         self.wake()
 
     def mute(self, log: ProcessLog) -> None:

@@ -74,7 +74,7 @@ def decide_disagreement(state: RunState, now: float) -> Decision | None:
     if not state.ends_at_disagreement or state.losses or crashed and state.has_own_cause:
         return None
     ended = range(state.num_processes) if crashed else state.exits.keys()
-    found = state.programs.find_disagreement(now, ended) or state.programs.find_lone(now, lambda: state.marks)
+    found = state.find_disagreement(now, ended)
     if found is None:
         return None
     culprit = found.minority[0] if found.minority else None

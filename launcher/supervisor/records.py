@@ -35,7 +35,7 @@ class Records:
         """What the one before has printed stays, and is shown to its end."""
         for log in self.logs.values():
             log.close()
-        self._tell_dropped()
+        self._tell_dropped(of_setup=False)
         self.logs.clear()
         self.has_stacks = False
         self.run.begin_attempt(number)
@@ -98,9 +98,9 @@ class Records:
             self.note(f"launch: {log.path} cannot be written any more: {log.error.strerror}; the run goes on")
         self.tell("log lost", process_id=process_id, why=str(log.error))
 
-    def _tell_dropped(self) -> None:
+    def _tell_dropped(self, of_setup: bool = True) -> None:
         dropped = {str(process_id): log.dropped for process_id, log in self.logs.items() if log.dropped}
-        setups = sum(log.dropped for log in self._setup_logs.values())
+        setups = sum(log.dropped for log in self._setup_logs.values()) if of_setup else 0
         if dropped:
             only = next(iter(dropped))
             who = f"process {only}'s output" if len(dropped) == 1 else f"output of {len(dropped)} processes"

@@ -135,8 +135,7 @@ class Reports:
         state = self._state
         if state.ends_at_disagreement:
             return
-        programs, now = state.programs, self._inbox.now()
-        found = programs.find_disagreement(now, state.exits.keys()) or programs.find_lone(now, lambda: state.marks)
+        found = state.find_disagreement(self._inbox.now(), state.exits.keys())
         if found is None:
             return
         state.programs.accept(found)

@@ -94,12 +94,9 @@ def decide_restart(attempts: Sequence[Attempt], restarts: int) -> GoOn | GiveUp:
 
 
 def is_fruitless(failures: Sequence[Attempt]) -> bool:
-    """In a run that saves: the save before them is still the last one."""
-    if len(failures) < MAX_FRUITLESS:
-        return False
-    first, *others = [each.saved_step for each in failures[-MAX_FRUITLESS:]]
-    before = failures[-MAX_FRUITLESS - 1].saved_step if len(failures) > MAX_FRUITLESS else None
-    return first is not None and first == before and all(each == first for each in others)
+    """In a run that saves: what the one before them had saved is still the last."""
+    saved = [each.saved_step for each in failures[-MAX_FRUITLESS - 1 :]]
+    return len(saved) > MAX_FRUITLESS and saved[0] is not None and len(set(saved)) == 1
 
 
 def find_pause(failures: Sequence[Attempt]) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from hostmesh.launcher.supervisor.progress import Progress
 from hostmesh.worker.identity import EXIT_PREEMPTED
 
 if TYPE_CHECKING:
+    from hostmesh.launcher.supervisor.programs.disagreement import Disagreement
     from hostmesh.launcher.supervisor.stuck.network import NetworkProblem, NetworkTrial
 
 # When the network is tried, each host tries all others; more of them would be more of the same.
@@ -185,6 +187,11 @@ class RunState:
     def marks(self) -> dict[int, int]:
         """How far each process has come: its step or, where it tells none, in how many seconds it was seen to work."""
         return {number: each.step if each.is_kept else each.seen.moves for number, each in self.progress.items()}
+
+    def find_disagreement(self, now: float, ended: Collection[int]) -> Disagreement | None:
+        """`ended` are processes that will compile nothing more."""
+        programs = self.programs
+        return programs.find_disagreement(now, ended) or programs.find_lone(now, lambda: self.marks)
 
     def find_network_problem(self) -> NetworkProblem | None:
         return None if self.network is None else self.network.find_problem([host.name for host in self.hosts])

@@ -10,7 +10,7 @@ import signal
 import stat
 from typing import Callable, Iterable, Set, Tuple
 
-from hostmesh.launcher.agent.files import read_if_there, remove_file
+from hostmesh.launcher.agent.files import list_open, read_if_there, remove_file
 
 FOLDER = "/dev/shm"
 # A file in an agent's folder, with a JSON line for each segment; whoever removes the folder removes the segments first.
@@ -29,7 +29,7 @@ class SharedMemory:
     """The segments that an agent's processes hold. Those that exist when this is made are somebody else's for ever."""
 
     def __init__(self, folder: str) -> None:
-        self._notes = os.path.join(folder, NOTES)
+        self._folder, self._notes = folder, os.path.join(folder, NOTES)
         self._others = list_segments()
         self._noted: Set[Segment] = set()
         self._seen: Set[Segment] = set()
@@ -56,6 +56,11 @@ class SharedMemory:
             except (ProcessLookupError, PermissionError):
                 pass
         self._note(self._unknown(), pids)
+
+    def remove(self) -> None:
+        """All that is noted: the processes that held it are gone."""
+        remove_noted(self._folder)
+        self.forget()
 
     def forget(self) -> None:
         """Drop the notes: processes that ended in order have removed what they did not mean to leave."""
@@ -87,13 +92,12 @@ def list_segments() -> Set[Segment]:
 def list_held(pid: int) -> Set[int]:
     """Inodes of the segments that a process has mapped or open."""
     held = {int(inode) for inode in _MAPPED.findall(read_if_there(f"/proc/{pid}/maps"))}
-    descriptors = f"/proc/{pid}/fd"
-    try:
-        for name in os.listdir(descriptors):
-            if os.readlink(f"{descriptors}/{name}").startswith(FOLDER + "/"):
-                held.add(os.stat(f"{descriptors}/{name}").st_ino)
-    except OSError:
-        pass  # it has just ended
+    for descriptor, path in list_open(pid):
+        if path.startswith(FOLDER + "/"):
+            try:
+                held.add(os.stat(descriptor).st_ino)
+            except OSError:
+                continue  # closed in between
     return held
 
 

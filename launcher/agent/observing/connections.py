@@ -7,7 +7,9 @@ import re
 import socket
 import struct
 from itertools import islice
-from typing import Dict, List, NamedTuple, Set
+from typing import Dict, List, NamedTuple
+
+from hostmesh.launcher.agent.files import list_open
 
 # In a line of /proc/PID/net/tcp, split at blanks: `0: 0100007F:1F90 0100007F:C350 01 00000A00:00000000 01:000000C8
 # 00000003 0 0 4711 …`.
@@ -29,34 +31,41 @@ class Connection(NamedTuple):
     is_stalled: bool
 
 
-def list_connections(pid: int) -> List[Connection]:
-    """Stalled ones first; empty where there are none, and where this user may not know."""
-    inodes = _list_sockets(pid)
-    found: Dict[str, Connection] = {}
-    for name in ("tcp", "tcp6") if inodes else ():
+class Connections:
+    """Of all processes of a host at one time: those of one network namespace share its tables, which may be long and
+    are read once."""
+
+    def __init__(self) -> None:
+        self._tables: Dict[str, Dict[str, List[str]]] = {}  # the fields of each line by its inode
+
+    def list(self, pid: int) -> List[Connection]:
+        """Stalled ones first; empty where there are none, and where this user may not know."""
+        table = self._table_of(pid)
+        sockets = [match[1] for _, what in list_open(pid) if (match := SOCKET.match(what))]
+        found = [_parse(table[inode]) for inode in sockets if inode in table]
+        return sorted(found, key=lambda each: not each.is_stalled)[:MAX_CONNECTIONS]
+
+    def _table_of(self, pid: int) -> Dict[str, List[str]]:
+        try:
+            namespace = os.readlink(f"/proc/{pid}/ns/net")
+        except OSError:
+            return {}
+        if namespace not in self._tables:
+            self._tables[namespace] = _read_table(pid)
+        return self._tables[namespace]
+
+
+def _read_table(pid: int) -> Dict[str, List[str]]:
+    found = {}
+    for name in ("tcp", "tcp6"):
         try:
             with open(f"/proc/{pid}/net/{name}", encoding="ascii", errors="replace") as file:
-                for line in islice(file, MAX_LINES):
+                for line in islice(file, 1, MAX_LINES):  # below the titles
                     fields = line.split()
-                    if len(fields) > INODE and fields[INODE] in inodes and not fields[REMOTE].endswith(":0000"):
-                        found[fields[INODE]] = _parse(fields)
-        except (OSError, ValueError, struct.error):
+                    if len(fields) > INODE and not fields[REMOTE].endswith(":0000"):  # which only listens
+                        found[fields[INODE]] = fields
+        except OSError:
             continue  # a kernel without IPv6, or a process that is gone
-    return sorted(found.values(), key=lambda each: not each.is_stalled)[:MAX_CONNECTIONS]
-
-
-def _list_sockets(pid: int) -> Set[str]:
-    found = set()
-    try:
-        for name in os.listdir(f"/proc/{pid}/fd"):
-            try:
-                match = SOCKET.match(os.readlink(f"/proc/{pid}/fd/{name}"))
-            except OSError:
-                continue  # closed in between
-            if match:
-                found.add(match[1])
-    except OSError:
-        pass
     return found
 
 

@@ -6,7 +6,7 @@ import time
 from typing import Any, Callable, Dict, List, Optional
 
 from hostmesh.launcher import wire
-from hostmesh.launcher.agent.observing.connections import list_connections
+from hostmesh.launcher.agent.observing.connections import Connections
 from hostmesh.launcher.agent.observing.looks import Observing
 from hostmesh.launcher.agent.observing.proc import describe_wait, find_disk_wait, list_programs, read_status
 from hostmesh.launcher.agent.processes.process import Process
@@ -23,6 +23,7 @@ class Examining:
         self._processes, self._observing, self._send = processes, observing, send
         self._waiting: List[Process] = []  # for their stacks
         self._libraries: Dict[int, Optional[str]] = {}
+        self._connections = Connections()
         self._until = 0.0
 
     @property
@@ -32,6 +33,7 @@ class Examining:
     def begin(self) -> None:
         if self.is_busy or self._processes.phase is not Phase.RUNNING:
             return
+        self._connections = Connections()
         for process in self._processes:
             if process.is_alive:
                 # Before the signal, which wakes the thread: it may not be back in its wait when its stacks are here.
@@ -67,7 +69,7 @@ class Examining:
             "programs": list_programs(pid),
             "wait": describe_wait(pid, disk or pid),
             "library": self._libraries.pop(process.process_id, None) or looks.stack.find_library(),
-            "connections": list_connections(pid),
+            "connections": self._connections.list(pid),
         }
         record = process.record.read()
         if record is not None and record.read_since:

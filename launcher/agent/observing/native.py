@@ -13,6 +13,8 @@ import time
 from bisect import bisect_right
 from typing import List, Optional, Tuple
 
+from hostmesh.launcher.agent.observing.syscalls import find_numbers
+
 # The system's own, through which everybody waits.
 SYSTEM = re.compile(r"^(libc|libpthread|ld-linux\S*|librt|libm|libstdc\+\+|libgcc_s|libdl)[-.]")
 JAX = re.compile(r"jax|xla|pjrt|libtpu|nccl", re.IGNORECASE)
@@ -20,11 +22,8 @@ JAX = re.compile(r"jax|xla|pjrt|libtpu|nccl", re.IGNORECASE)
 IDLE = 0.2
 STACK_READ = 16 << 10
 # System calls in which only others than jax wait, which does so for a futex: what looks like a return address into it
-# is left over on the stack. By machine: read, pread, readv, nanosleep, clock_nanosleep, wait4, waitid, flock, fsync.
-NOT_JAX = {
-    "x86_64": frozenset({0, 17, 19, 35, 230, 61, 247, 73, 74}),
-    "aarch64": frozenset({63, 67, 65, 101, 115, 260, 95, 32, 82}),
-}.get(os.uname().machine, frozenset())
+# is left over on the stack.
+NOT_JAX = find_numbers(*("read", "pread", "readv", "nanosleep", "clock_nanosleep", "wait4", "waitid", "flock", "fsync"))
 # A process that has begun to work loads few libraries more.
 READ_CODE_EVERY = 20.0
 

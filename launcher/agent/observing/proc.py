@@ -6,6 +6,7 @@ import os
 from typing import Dict, List, NamedTuple, Optional
 
 from hostmesh.launcher.agent.files import read_if_there
+from hostmesh.launcher.agent.observing.syscalls import find_numbers
 
 TICKS = os.sysconf("SC_CLK_TCK")
 # In /proc/PID/stat, counted after the name of the program, which may hold anything: `1234 (python3) S 1 …`.
@@ -13,12 +14,11 @@ STATE, USER_TIME, SYSTEM_TIME = 0, 11, 12
 MAX_THREADS = 2000
 MAX_COMMAND = 200
 MAX_PROGRAMS = 4
-# System calls whose first argument is a file descriptor, by machine and number: read, write, pread, pwrite, readv,
-# writev, fsync, fdatasync, flock, getdents. /proc/PID/syscall shows `0 0x5 0x7f… …`: number, then arguments.
-ON_A_FILE = {
-    "x86_64": (0, 1, 17, 18, 19, 20, 73, 74, 75, 217),
-    "aarch64": (63, 64, 67, 68, 65, 66, 82, 83, 32, 61),
-}
+# System calls whose first argument is a file descriptor. /proc/PID/syscall shows `0 0x5 0x7f… …`: number, then
+# arguments.
+ON_A_FILE = find_numbers(
+    *("read", "write", "pread", "pwrite", "readv", "writev", "fsync", "fdatasync", "flock", "getdents")
+)
 
 
 class Status(NamedTuple):
@@ -70,7 +70,7 @@ def describe_wait(pid: int, thread: int) -> Dict[str, str]:
     if function not in ("", "0"):
         found["function"] = function
     call = _read_text(f"/proc/{pid}/task/{thread}/syscall").split()
-    if len(call) > 1 and call[0].isdigit() and int(call[0]) in ON_A_FILE.get(os.uname().machine, ()):
+    if len(call) > 1 and call[0].isdigit() and int(call[0]) in ON_A_FILE:
         try:
             found["path"] = os.readlink(f"/proc/{pid}/fd/{int(call[1], 16)}")
         except (OSError, ValueError):

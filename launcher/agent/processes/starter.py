@@ -9,6 +9,7 @@ import time
 from typing import Any, Callable, Dict, List, Optional
 
 from hostmesh.launcher import wire
+from hostmesh.launcher.agent.observing.proc import read_status
 from hostmesh.launcher.agent.processes.facts import facts_path
 from hostmesh.launcher.agent.processes.nursery import Nursery, NurseryState, start_file
 from hostmesh.launcher.agent.processes.output import Output
@@ -79,7 +80,7 @@ class Starter:
         nursery, settings = self._nursery, self._settings
         if nursery is None or settings is None:
             return
-        if nursery.state is not NurseryState.FAILED and not is_there(nursery.pid):
+        if nursery.state is not NurseryState.FAILED and read_status(nursery.pid) is None:
             self.note_reaped(nursery.pid, -signal.SIGKILL)
         if nursery.state is NurseryState.FAILED:
             assert self.nursery_output is not None
@@ -207,11 +208,3 @@ class Starter:
         self._send(wire.Fact("nursery_died" if was_ready else "nursery_failed", detail=detail))
         if not was_ready:
             self._start_waiting()
-
-
-def is_there(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True

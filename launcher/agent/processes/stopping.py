@@ -10,7 +10,7 @@ from typing import Callable, Set
 
 from hostmesh.launcher import wire
 from hostmesh.launcher.agent import process_tree
-from hostmesh.launcher.agent.leftovers.shared_memory import SharedMemory, remove_noted
+from hostmesh.launcher.agent.leftovers.shared_memory import SharedMemory
 from hostmesh.launcher.agent.link import Link
 from hostmesh.launcher.agent.processes.forwarding import Forwarding
 from hostmesh.launcher.agent.processes.registry import Phase, Processes
@@ -34,10 +34,9 @@ class Stopping:
         forwarding: Forwarding,
         shared_memory: SharedMemory,
         guardian: int,
-        folder: str,
     ) -> None:
         self._link, self._processes, self._starter, self._forwarding = link, processes, starter, forwarding
-        self._shared_memory, self._guardian, self._folder = shared_memory, guardian, folder
+        self._shared_memory, self._guardian = shared_memory, guardian
         self._mark = os.environ[process_tree.MARK]
         self._began = self._killed_at = self._stacks_until = 0.0
         self._stays = False
@@ -113,8 +112,7 @@ class Stopping:
 
     def _clear(self) -> None:
         survivors = process_tree.kill_all(self._mark, self._spared(), self._shared_memory.note_held)
-        remove_noted(self._folder)
-        self._shared_memory.forget()
+        self._shared_memory.remove()
         self._starter.renew_nursery()
         self._processes.clear()
         self.on_clear()

@@ -49,7 +49,6 @@ class Startup:
         self._tree, self._tell, self._note, self._thorough = tree, tell, note, thorough
         self._code = wire.encode(wire.Code(code))
         self._sender = self._make_sender(tree) if tree is not None else None
-        self._is_renewed = False  # the coordinator's port
 
     def note_event(self, host: HostState, event: Any) -> None:
         match event:
@@ -201,11 +200,10 @@ class Startup:
 
     def renew_port(self, address: str) -> None:
         """For another attempt: the same address, which all hosts have reached, and another port."""
-        self._is_renewed = True
         self._send(self._state.hosts[0], wire.Reserve([address], listen=False))
 
     def _note_reserved(self, ports: dict[str, int]) -> None:
-        if self._is_renewed:
+        if self._state.attempt > 1:
             self._state.coordinator = next(iter(ports.items()))
             return
         self.coordinator.note_reserved(ports)

@@ -64,10 +64,8 @@ def diagnose(
     holding = [each for each in activities if each.doing in HOLDING]
     left = [each for each in activities if each.doing is Doing.LEFT]
     other_program = find_other_program(activities, missing) if missing is not None and not holding else []
-    is_alone = other_program and {each.process_id for each in left}.isdisjoint(
-        each.process_id for each in other_program
-    )
-    if is_alone and missing is not None and missing.communicates:
+    have_left = bool({each.process_id for each in left} & {each.process_id for each in other_program})
+    if other_program and not have_left and missing is not None and missing.communicates:
         return _blame(other_program, activities, LIKELY)
     if left and len(left) < len(activities) and not holding:
         return _blame(left, activities, CERTAIN)
