@@ -70,9 +70,11 @@ def override(cluster: Cluster, options: argparse.Namespace) -> Cluster:
     """The cluster with what the command line sets instead of the file."""
     keep_going = options.keep_going or cluster.keep_going
     restarts = cluster.restarts if options.restarts is None else options.restarts
-    if keep_going and restarts:
+    going_on = replace(cluster, restarts=restarts)
+    if keep_going and going_on.goes_on:
+        found = "restarts" if restarts else "a setting for lost hosts or preemptions"
         raise UsageError(
-            "found both restarts and keep_going, wanted one of them: either all start again, or the others go on"
+            f"found both {found} and keep_going, wanted one of them: either all start again, or the others go on"
         )
     return replace(
         cluster,

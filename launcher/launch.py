@@ -16,7 +16,7 @@ from hostmesh.launcher.errors import UsageError
 from hostmesh.launcher.output.provenance import Provenance
 from hostmesh.launcher.output.run_folder import Run
 from hostmesh.launcher.plan import Plan
-from hostmesh.launcher.transports import open_streams
+from hostmesh.launcher.transports import open_streams, reopen_stream
 from hostmesh.launcher.transports.stdin import Stdin
 
 if TYPE_CHECKING:
@@ -60,6 +60,7 @@ def launch_plan(plan: Plan, runs: Path, as_json: bool, view: View, command: list
         Shipment(agent=pack_agent(), code=pack_code(), tree=tree),
         Records(run, screen, events, secrets),
         secrets=secrets,
+        reopen=lambda number, life: reopen_stream(plan.cluster, run.id, number, life, stdin.fd),
         on_spawn=lambda: provenance.look(supervisor.found_python),
     )
     for number in HANDLED:

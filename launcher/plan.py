@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -36,13 +36,21 @@ class Plan:
     job: Job
     env: Mapping[str, str]
     processes: tuple[Process, ...]
-    coordinator_hint: str  # the address to try first; the answers of the hosts decide which one is used
     cold: bool
     gpus: LocalGpus | None = None  # of this machine, for processes here; the GPUs of other hosts are counted later
     faults: tuple[Fault, ...] = ()  # of a rehearsal; each process finds its own in its environment
 
     def host_of(self, process: Process) -> Host:
         return self.cluster.hosts[process.host]
+
+    def place(self, hosts: Sequence[int]) -> Plan:
+        """The plan with its processes on these hosts, in this order; by their numbers in the cluster."""
+        placed = replace(self, processes=tuple(_plan_processes(self.cluster, self.gpus, hosts)))
+        if not self.faults:
+            return placed
+        from hostmesh.launcher.chaos.model import add_faults  # only a rehearsal needs it
+
+        return add_faults(placed, self.faults)
 
     def is_warm(self, host: Host) -> bool:
         """Whether processes are forked with jax imported; a single process starts sooner without that."""
@@ -80,25 +88,29 @@ def make_plan(
         cluster=cluster,
         job=job,
         env=env,
-        processes=tuple(_plan_processes(cluster, gpus)),
-        coordinator_hint=_fixed_coordinator(cluster) or cluster.hosts[0].address,
+        processes=tuple(_plan_processes(cluster, gpus, range(len(cluster.hosts) - cluster.spares))),
         cold=cold,
         gpus=gpus,
     )
 
 
-def _fixed_coordinator(cluster: Cluster) -> str | None:
+def hint_coordinator(cluster: Cluster, first: Host) -> str:
+    """The address of the first process to try first; the answers of the hosts decide which one is used."""
+    return _fixed_coordinator(cluster, first) or first.address
+
+
+def _fixed_coordinator(cluster: Cluster, first: Host) -> str | None:
     """The coordinator's address where it is known before the hosts answer.
 
     The address that SSH uses does not count: other hosts may not reach it.
     """
-    return "127.0.0.1" if cluster.transport == "local" else cluster.hosts[0].internal_address
+    return "127.0.0.1" if cluster.transport == "local" else first.internal_address
 
 
-def _plan_processes(cluster: Cluster, gpus: LocalGpus | None) -> list[Process]:
+def _plan_processes(cluster: Cluster, gpus: LocalGpus | None, hosts: Sequence[int]) -> list[Process]:
     reporting = {METRICS: cluster.metrics} if cluster.metrics == "all" else {}
     reporting |= {PROGRAMS: cluster.programs} if cluster.programs == "off" else {}
-    slots = [(host, local) for host, settings in enumerate(cluster.hosts) for local in range(settings.processes)]
+    slots = [(host, local) for host in hosts for local in range(cluster.hosts[host].processes)]
     split = _split_here(cluster, len(slots), gpus) if gpus is not None else [{} for _ in slots]
     return [
         Process(process_id, host, local, {**(_listed_devices(cluster, local) or split[process_id]), **reporting})
@@ -135,6 +147,10 @@ def describe_devices(plan: Plan) -> str:
     return f", {simulated}" + (f", {devices} devices each" if devices is not None and devices != "1" else "")
 
 
+def list_spares(cluster: Cluster) -> Sequence[Host]:
+    return cluster.hosts[len(cluster.hosts) - cluster.spares :]
+
+
 def plan_json(plan: Plan) -> dict[str, Any]:
     cluster = plan.cluster
     return {
@@ -144,7 +160,7 @@ def plan_json(plan: Plan) -> dict[str, Any]:
         "coordinator": {
             "process_id": 0,
             "host": cluster.hosts[0].address,
-            "address": plan.coordinator_hint,
+            "address": hint_coordinator(cluster, cluster.hosts[0]),
             "port": None,
         },
         "argv": plan.argv(),
@@ -157,6 +173,7 @@ def plan_json(plan: Plan) -> dict[str, Any]:
         "grace": cluster.grace,
         "keep_going": cluster.keep_going,
         "restarts": cluster.restarts,
+        **({"spares": [host.address for host in list_spares(cluster)]} if cluster.spares else {}),
         **({"chaos": [fault.to_json() for fault in plan.faults]} if plan.faults else {}),
         "processes": [
             {
@@ -174,7 +191,7 @@ def plan_json(plan: Plan) -> dict[str, Any]:
 
 def plan_table(plan: Plan) -> str:
     cluster = plan.cluster
-    hosts, count = len(cluster.hosts), len(plan.processes)
+    hosts, count = len(cluster.hosts) - cluster.spares, len(plan.processes)
     facts = {
         "cluster": f"{cluster.name} (transport {cluster.transport})",
         "processes": f"{count} on {count_things(hosts, 'host')}",
@@ -184,6 +201,7 @@ def plan_table(plan: Plan) -> str:
         or "nothing beside the host's own",
         "secrets": " ".join(f"{name}=[redacted]" for name in cluster.secrets) or "none",
         "stopping": f"{cluster.grace:g} s when asked to; {_after_failure_text(cluster)}",
+        **({"spares": " ".join(host.address for host in list_spares(cluster))} if cluster.spares else {}),
     }
     head = [f"{name + ':':<13}{value}" for name, value in facts.items()]
     return "\n".join([*head, "", *_process_rows(plan)])
@@ -197,7 +215,7 @@ def _after_failure_text(cluster: Cluster) -> str:
 
 def _coordinator_text(cluster: Cluster) -> str:
     undecided = f"an address of {cluster.hosts[0].address} that is chosen when the hosts have answered"
-    return _fixed_coordinator(cluster) or undecided
+    return _fixed_coordinator(cluster, cluster.hosts[0]) or undecided
 
 
 def _process_rows(plan: Plan) -> list[str]:

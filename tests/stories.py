@@ -11,6 +11,7 @@ from fake_agent import FakeAgent
 
 from hostmesh.launcher import wire
 from hostmesh.launcher.cluster.model import Cluster, Host, Job
+from hostmesh.launcher.errors import Unreachable
 from hostmesh.launcher.launch import write_result
 from hostmesh.launcher.output.events import EventLog
 from hostmesh.launcher.output.run_folder import Run
@@ -85,17 +86,27 @@ class Story:
         secrets: Mapping[str, str] | None = None,
         **settings: Any,
     ) -> None:
-        self.agents, self.secrets = agents, secrets or {}
+        self.agents, self.secrets = list(agents), secrets or {}
+        self.later: dict[int, list[FakeAgent]] = {}  # by host: the agents that it gets when it is connected again
         self.plan = plan_of("abcdefgh"[: len(agents)], **settings)
         self.record = Run.create(folder / "runs", tuple(self.secrets.values()))
         self.out, self.events = io.StringIO(), io.StringIO()
         self.screen = Screen(self.out, colour=False, hidden=tuple(self.secrets.values()))
         self.log = EventLog(self.record, self.events, self.screen.note)
-        self.inbox = FakeInbox(agents)
+        self.inbox = FakeInbox(self.agents)
         records = Records(self.record, self.screen, self.log, self.secrets)
         shipment = Shipment(agent=b"agent", code=b"code")
-        self.supervisor = Supervisor(self.plan, agents, shipment, records, secrets=self.secrets, inbox=self.inbox)
+        self.supervisor = Supervisor(
+            *(self.plan, agents, shipment, records), secrets=self.secrets, reopen=self._reopen, inbox=self.inbox
+        )
         self.inbox.channels = self.supervisor.channels
+
+    def _reopen(self, number: int, life: int) -> FakeAgent:
+        waiting = self.later.get(number)
+        agent = waiting.pop(0) if waiting else FakeAgent(hello=[Unreachable("connection refused")])
+        agent.clock = self.inbox.wall_clock
+        self.agents[number] = agent
+        return agent
 
     def at(self, seconds: float, act: Act) -> None:
         """To be called when so much time has passed, and nobody has anything to do."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from hostmesh.launcher.cluster.model import Cluster, Host, Job
-from hostmesh.launcher.plan import make_plan
+from hostmesh.launcher.cluster.model import Cluster, Host
 from hostmesh.launcher.supervisor.startup.coordinator import Coordinator
 from hostmesh.launcher.wire import Reach, Reserve
 
@@ -13,7 +12,7 @@ PORTS = {"10.0.0.1": 7, "192.168.0.1": 8}
 def coordinator(internal: str | None = None, hosts: int = 3, transport: str = "ssh") -> Coordinator:
     first = Host("h0", 1, internal_address=internal)
     others = tuple(Host(f"h{number}", 1) for number in range(1, hosts))
-    return Coordinator(make_plan(Cluster((first, *others), transport=transport), Job(module="worker")))
+    return Coordinator(Cluster((first, *others), transport=transport), range(1 + len(others)))
 
 
 def test_the_first_hosts_own_addresses_are_candidates() -> None:

@@ -152,7 +152,9 @@ if os.environ["HOSTMESH_PROCESS_ID"] == "0":
     open("flooded", "w").close()
 else:
     while not os.path.exists("flooded-and-shown"):
-        print("tick", time.time(), flush=True)
+        now = f"tick {{time.time()}}"
+        print(now, flush=True)
+        print(now, file=open("ticks", "a"))
         time.sleep(0.05)
 """
 
@@ -168,18 +170,18 @@ def test_a_flood_is_passed_through_in_bounded_memory_and_delays_nobody(start: St
     growth = dict.fromkeys(pids, 0)
     logs = [run.run_folder / "logs" / f"process-{k:03d}.log" for k in range(2)]
     (run.folder / "go").touch()
-    lag = held_up = 0.0
+    began, lag = time.monotonic(), 0.0
     while logs[0].stat().st_size < megabytes * 1_000_000:
-        looked = time.monotonic()
         for name, pid in pids.items():
             growth[name] = max(growth[name], memory(pid) - before[name])
-        lag = max(lag, time.time() - last_tick(logs[1]))
+        printed = last_tick(run.folder / "ticks")
+        lag = max(lag, printed - last_tick(logs[1]))
         time.sleep(0.02)
-        held_up = max(held_up, time.monotonic() - looked - 0.02)  # as much as a busy machine does to anybody
+    seconds = time.monotonic() - began
     (run.folder / "flooded-and-shown").touch()
     assert run.wait(timeout=200) == 0
     assert growth["launcher"] < 64 and growth["agent"] < 64, growth
-    assert lag < 1.0 + 8 * held_up
+    assert lag < 1.0 + seconds / 3  # without turns a line would wait for most of the flood, however busy the machine
     print(f"{growth=} MB, {lag=:.2f} s")
 
 

@@ -15,7 +15,7 @@ from hostmesh.launcher.cluster.file import read_cluster
 from hostmesh.launcher.cluster.local import local_cluster
 from hostmesh.launcher.cluster.model import Cluster, Host, Job
 from hostmesh.launcher.errors import UsageError
-from hostmesh.launcher.plan import make_plan, plan_json, plan_table
+from hostmesh.launcher.plan import hint_coordinator, make_plan, plan_json, plan_table
 from hostmesh.launcher.supervisor.startup.judgement import own_settings
 from hostmesh.worker.identity import Identity
 
@@ -37,9 +37,8 @@ def test_process_ids_are_dense_and_follow_the_hosts() -> None:
 
 
 def test_the_coordinator_is_process_0_at_an_address_others_reach() -> None:
-    assert make_plan(local_cluster(2), JOB).coordinator_hint == "127.0.0.1"
-    assert make_plan(TWO_HOSTS, JOB).coordinator_hint == "a"
-    assert make_plan(TURNED, JOB).coordinator_hint == "10.0.0.2"
+    for cluster, address in ((local_cluster(2), "127.0.0.1"), (TWO_HOSTS, "a"), (TURNED, "10.0.0.2")):
+        assert hint_coordinator(cluster, cluster.hosts[0]) == address
 
 
 def test_an_ipv6_coordinator_gets_brackets() -> None:

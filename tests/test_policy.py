@@ -9,8 +9,9 @@ import pytest
 
 from hostmesh.launcher.supervisor.blame.failures import NO_CRASH, Failure
 from hostmesh.launcher.supervisor.blame.verdict import Verdict, host_lost, nursery_died, with_remarks
+from hostmesh.launcher.supervisor.decisions import AskToStop, End, Spawn, Wait
 from hostmesh.launcher.supervisor.host import HostState, Phase, Silence
-from hostmesh.launcher.supervisor.policy import AskToStop, End, Spawn, Wait, decide
+from hostmesh.launcher.supervisor.policy import decide
 from hostmesh.launcher.supervisor.run_state import RunState
 
 NOW = 100.0

@@ -18,7 +18,7 @@ from hostmesh.launcher import wire
 from hostmesh.launcher.supervisor.attempts import tell_repeated
 from hostmesh.launcher.supervisor.blame import kinds
 from hostmesh.launcher.supervisor.blame.verdict import Verdict
-from hostmesh.launcher.supervisor.restarts import Attempt, GiveUp, GoOn, decide_restart
+from hostmesh.launcher.supervisor.restarts import Attempt, Budgets, GiveUp, GoOn, decide_restart
 
 KILLED = Verdict("failed", 137, "the run failed: process 1 was killed", 1, kind=kinds.KILLED, last_step=7)
 RAISED = Verdict("failed", 1, "the run failed: process 1 exited with 1", 1, kind=kinds.BUG, place="a.py:3", last_step=7)
@@ -58,26 +58,28 @@ def at_step(step: int) -> Verdict:
     ],
 )
 def test_when_a_run_goes_on(history: list[Attempt], why: str | None) -> None:
-    decision = decide_restart(history, 3)
+    decision = decide_restart(history, Budgets(3, 30))
     assert decision == (GiveUp(why) if why is not None else GoOn(0.0))
 
 
 def test_attempts_that_save_nothing_new_end_a_run() -> None:
     history = attempts(KILLED, KILLED, KILLED, KILLED, saved=(400, 400, 400, 400))
-    assert decide_restart(history, 9) == GiveUp("3 attempts in a row saved no new step")
-    assert decide_restart(attempts(*[KILLED] * 4, saved=(400, 400, 410, 410)), 9) == GoOn(0.0)
-    assert decide_restart(attempts(*[KILLED] * 6), 9) == GoOn(0.0)  # of a script that does not tell its saves
+    assert decide_restart(history, Budgets(9, 90)) == GiveUp("3 attempts in a row saved no new step")
+    assert decide_restart(attempts(*[KILLED] * 4, saved=(400, 400, 410, 410)), Budgets(9, 90)) == GoOn(0.0)
+    assert decide_restart(attempts(*[KILLED] * 6), Budgets(9, 90)) == GoOn(
+        0.0
+    )  # of a script that does not tell its saves
 
 
 def test_without_restarts_there_are_none() -> None:
-    assert decide_restart(attempts(KILLED), 0) == GiveUp()
+    assert decide_restart(attempts(KILLED), Budgets(0, 0)) == GiveUp()
 
 
 def test_pauses_grow_between_quick_failures() -> None:
-    pauses = [decide_restart(attempts(*[KILLED] * count, seconds=2.0), 99) for count in range(1, 12)]
+    pauses = [decide_restart(attempts(*[KILLED] * count, seconds=2.0), Budgets(99, 99)) for count in range(1, 12)]
     assert [each.pause for each in pauses if isinstance(each, GoOn)] == [0, 1, 2, 4, 8, 16, 32, 60, 60, 60, 60]
     slow = [*attempts(*[KILLED] * 5, seconds=2.0), replace(attempts(KILLED)[0], number=6)]
-    assert decide_restart(slow, 99) == GoOn(0.0)
+    assert decide_restart(slow, Budgets(99, 99)) == GoOn(0.0)
 
 
 @pytest.mark.parametrize(
@@ -207,12 +209,12 @@ def test_who_asks_for_the_end_gets_it_while_hosts_are_cleared(story: Tell) -> No
     assert len(told.commands(0, wire.Spawn)) == 2
 
 
-def test_a_host_that_does_not_get_clear_ends_the_run(story: Tell) -> None:
+def test_a_host_that_does_not_get_clear_is_lost(story: Tell) -> None:
     told = story(FakeAgent(), FakeAgent({wire.Stop: lambda agent, order: [] if order.stays else agent.end_all(-9)}))
     told.exit_at(3, 1, -9)
-    assert told.run().exit_code == 137
-    assert len(told.commands(0, wire.Spawn)) == 2 and told.inbox.seconds < 80
-    assert "There is no other attempt: its hosts could not be made ready for it." in told.shown
+    assert told.run().exit_code == 69
+    assert "b did not end its processes within 30 s" in told.shown
+    assert len(told.commands(0, wire.Spawn)) == 2
 
 
 def test_a_host_that_is_clear_though_nobody_asked_is_lost(story: Tell) -> None:

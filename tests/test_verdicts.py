@@ -14,7 +14,7 @@ from fake_agent import End, FakeAgent
 from stories import EPOCH, Story
 
 from hostmesh.launcher import wire
-from hostmesh.launcher.supervisor.blame import kinds, verdict
+from hostmesh.launcher.supervisor.blame import kinds, missing, verdict
 from hostmesh.launcher.supervisor.blame.cause import find_cause
 from hostmesh.launcher.supervisor.blame.failures import NO_CRASH, NO_MEMORY, Failure
 from hostmesh.launcher.supervisor.blame.tails import find_place
@@ -307,8 +307,8 @@ def test_every_outcome_has_its_kind(tell: Tell, what: str) -> None:
 
 
 def test_kinds_without_processes() -> None:
-    assert verdict.refused({"a": ["no"]}).kind == verdict.unsendable("no").kind == ""
-    assert verdict.unreachable(2, {"a": "no route"}, {}).kind == "host lost"
+    assert missing.refused({"a": ["no"]}).kind == missing.unsendable("no").kind == ""
+    assert missing.unreachable(2, {"a": "no route"}, {}).kind == "host lost"
     assert verdict.launcher_was_away(9, 5, "logs/").kind == "interrupted"
     assert verdict.process_unheard(1, "a", [failure(1, PEER)], "logs/").kind == "hang"
 

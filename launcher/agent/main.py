@@ -30,6 +30,8 @@ POLL_STACKS_EVERY = 0.01
 
 def main(folder: str) -> None:
     mark = os.environ[process_tree.MARK]
+    for earlier in process_tree.list_earlier(mark):
+        process_tree.kill_marked(earlier)
     shared_memory = SharedMemory(folder)
     guardian = guard(mark, folder, shared_memory)
     agent = Agent(folder, guardian, shared_memory)

@@ -9,7 +9,7 @@ from typing import Callable, Dict, Iterable, Iterator, List, Set, Tuple
 
 from hostmesh.launcher.agent.files import read_if_there
 
-# <run id>.<host number>: several agents of one run may share a machine, and each cleans up after itself alone.
+# See make_mark; several agents of one run may share a machine, and each cleans up after itself alone.
 MARK = "HOSTMESH_AGENT"
 PAUSE = 0.01
 # Programs that remove shared memory when its users are gone, and the seconds they are given for that: the resource
@@ -23,6 +23,20 @@ Note = Callable[[Set[int]], None]
 
 def ignore(_: Set[int]) -> None:
     pass
+
+
+def make_mark(run_id: str, host: int, life: int = 1) -> str:
+    """`run.3`, and `run.3.2` for the second agent that a host gets because the first was lost."""
+    return f"{run_id}.{host}" + (f".{life}" if life > 1 else "")
+
+
+def list_earlier(mark: str) -> List[str]:
+    """The marks of the agents that the host had before, which may be out of reach and not at their end."""
+    parts = mark.split(".")
+    if len(parts) < 3:
+        return []
+    run_id, host, life = parts
+    return [make_mark(run_id, int(host), each) for each in range(1, int(life))]
 
 
 def kill_all(mark: str, spare: Set[int], note: Note = ignore, timeout: float = 4.0) -> List[int]:

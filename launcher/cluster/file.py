@@ -85,6 +85,7 @@ def _check_together(top: Value, values: dict[str, Any], hosts: tuple[Host, ...],
     if "setup" in values and values["setup"].inputs and "sync" not in values:
         inputs = top.under("setup").under("inputs")
         inputs.reject("a sync beside it: inputs are among the files that it sends", "no sync")
+    _check_going_on(top, values, hosts, pod)
     if "ssh" in values and transport not in ("ssh", None):
         top.under("ssh").fail(f"transport {transport} does not use SSH; remove ssh")
     for index, name in enumerate(values.get("secrets") or ()):
@@ -98,6 +99,20 @@ def _check_together(top: Value, values: dict[str, Any], hosts: tuple[Host, ...],
         _check_devices(top.under("local_devices"), values["local_devices"], hosts)
         for name in env.keys() & set(VISIBLE_GPUS.values()):
             top.under("env").under(name).reject("either this or local_devices, which sets it for each process")
+
+
+def _check_going_on(top: Value, values: dict[str, Any], hosts: tuple[Host, ...], pod: TpuPod | None) -> None:
+    """How many hosts a TPU has is known only when gcloud has been asked, and all of them make up one device mesh."""
+    spares, least = values.get("spares") or 0, values.get("min_hosts")
+    if pod is not None:
+        for name in {"spares", "min_hosts"} & values.keys():
+            top.under(name).fail("a TPU needs all of its hosts; remove it")
+        return
+    if spares >= len(hosts) > 0:
+        top.under("spares").reject(f"fewer than the {len(hosts)} hosts: some have to run the processes")
+    elif least is not None and least > (seats := len(hosts) - spares) > 0:
+        beside = f" beside {spares} spares" if spares > 1 else " beside 1 spare" if spares else ""
+        top.under("min_hosts").reject(f"at most {seats}: the number of hosts{beside}")
 
 
 def _check_tpu(platforms: Value, hosts: tuple[Host, ...]) -> None:

@@ -175,6 +175,7 @@ def _setup(value: Value) -> Setup:
     return Setup(settings.get("run") or (), settings.get("inputs") or ())
 
 
+_budget = whole_number(0, math.inf, "a whole number, 0 or more")
 _hang_seconds = seconds(lambda seconds: seconds >= 0, "0 seconds (never) or more")
 _phase_name = scalar((TEXT,), "[^\0\ud800-\udfff\r\n]{1,100}", "the name of a phase, such as step or compiling")
 
@@ -265,7 +266,11 @@ CLUSTER: dict[str, Check] = {
     "lease": seconds(lambda seconds: seconds >= 1, "1 second or more"),
     "grace": seconds(lambda seconds: seconds > 0, "more than 0 seconds"),
     "keep_going": boolean,
-    "restarts": whole_number(0, math.inf, "a whole number, 0 or more"),
+    "restarts": _budget,
+    "preemptions": _budget,
+    "spares": _budget,
+    "min_hosts": whole_number(1, MAX_HOSTS, f"from 1 to {MAX_HOSTS} hosts"),
+    "rejoin": seconds(lambda seconds: seconds >= 0, "0 seconds (not at all) or more"),
     "hang_timeout": _hang_timeout,
     "programs": scalar((TEXT, BOOLEAN), "|".join(AT_DISAGREEMENT), f"one of {', '.join(AT_DISAGREEMENT)}"),
     "metrics": scalar((TEXT, WHOLE), "|".join(METRICS_OF), "0 (those of process 0) or all"),

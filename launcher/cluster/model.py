@@ -96,7 +96,16 @@ class Cluster:
     grace: float = 3.0  # seconds between the request to stop and SIGKILL, for processes that name no time of their own
     keep_going: bool = False  # a failed process, or a lost host, ends nobody else
     restarts: int = 0
+    preemptions: int | None = None  # how many a run survives; None: ten for each restart
+    spares: int = 0  # the last hosts of the list, which wait
+    min_hosts: int | None = None  # a run goes on with no fewer; None: with no fewer than it began with
+    rejoin: float | None = None  # seconds that a lost host is waited for; None: a minute, where no spare is to be had
     hang_timeout: HangTimeout = HangTimeout()
     programs: str = "stop"  # what is done when processes compile different ones; `off`: they are not compared
     metrics: str = "0"  # whose reports are kept: of process 0, or all
     run: Job | None = None
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether a failure of some kind is followed by another attempt."""
+        return bool(self.restarts or self.preemptions or self.spares or self.min_hosts or self.rejoin)

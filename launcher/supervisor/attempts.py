@@ -10,7 +10,7 @@ from hostmesh.launcher.supervisor.blame.verdict import Verdict
 from hostmesh.launcher.supervisor.ending import Ending
 from hostmesh.launcher.supervisor.link.inbox import Inbox
 from hostmesh.launcher.supervisor.records import Records
-from hostmesh.launcher.supervisor.restarts import Attempt, GiveUp, GoOn, decide_restart
+from hostmesh.launcher.supervisor.restarts import Attempt, Budgets, GiveUp, GoOn, decide_restart, find_avoided
 from hostmesh.launcher.supervisor.run_state import RunState
 from hostmesh.launcher.words import count_things
 
@@ -23,14 +23,14 @@ class Attempts:
 
     def __init__(
         self,
-        restarts: int,
+        budgets: Budgets,
         state: RunState,
         records: Records,
         ending: Ending,
         inbox: Inbox,
         begin_next: Callable[[float], None],
     ) -> None:
-        self._restarts, self._state, self._records = restarts, state, records
+        self._budgets, self._state, self._records = budgets, state, records
         self._ending, self._inbox, self._begin_next = ending, inbox, begin_next
         self.history: list[Attempt] = []
 
@@ -39,13 +39,13 @@ class Attempts:
         if self._state.interrupts or not self._state.spawned:
             return False
         attempt = self._describe(verdict)
-        match decide_restart([*self.history, attempt], self._restarts):
+        match decide_restart([*self.history, attempt], self._budgets):
             case GiveUp():
                 return False
             case GoOn(pause):
                 cleared = self._ending.clear(verdict)
-                if cleared is None or self._state.interrupts:
-                    return False  # a host does not answer, or somebody asked for the end
+                if cleared is None:
+                    return False  # somebody asked for the end
                 self._go_on(self._describe(cleared), pause)  # a save may have come to its end meanwhile
         return True
 
@@ -54,9 +54,8 @@ class Attempts:
         if not self._state.spawned:
             return verdict
         self.history.append(self._describe(verdict))
-        decision = decide_restart(self.history, self._restarts)
-        not_clear = "" if self._state.interrupts else "its hosts could not be made ready for it"
-        why = decision.why if isinstance(decision, GiveUp) else not_clear
+        decision = decide_restart(self.history, self._budgets)
+        why = decision.why if isinstance(decision, GiveUp) else ""
         if len(self.history) > 1 and verdict.exit_code == 0:
             count = count_things(len(self.history) - 1, "restart")
             return replace(verdict, remarks=(*verdict.remarks, f"after {count}"))
@@ -64,13 +63,15 @@ class Attempts:
 
     def _go_on(self, attempt: Attempt, pause: float) -> None:
         self.history.append(attempt)
-        number, most = attempt.number + 1, self._restarts + 1
-        failures = sum(not each.is_preemption for each in self.history)
-        what = f"attempt {failures + 1} of {most}" if not attempt.is_preemption else f"attempt {number}"
+        number, most = attempt.number + 1, self._budgets.failures + 1
+        failures = sum(each.is_failure for each in self.history)
+        what = f"attempt {failures + 1} of {most}" if attempt.is_failure else f"attempt {number}"
         after = f"; waiting {pause:.0f} s before it starts" if pause else ""
         self._records.note(f"launch: {what}: {tell_cause(attempt.verdict)}; {tell_repeated(attempt)}{after}")
         self._records.tell("attempt ended", **attempt.to_json())
         self._records.begin_attempt(number)
+        avoided = find_avoided(self.history)
+        self._state.avoided = frozenset(host.number for host in self._state.hosts if host.name in avoided)
         self._begin_next(pause)
         self._records.tell("attempt began", attempt=number, pause=pause)
 

@@ -9,7 +9,7 @@ from hostmesh.launcher.supervisor.blame import kinds
 from hostmesh.launcher.supervisor.blame import verdict as verdicts
 from hostmesh.launcher.supervisor.blame.verdict import Verdict
 from hostmesh.launcher.supervisor.hints import name_some
-from hostmesh.launcher.supervisor.host import Phase
+from hostmesh.launcher.supervisor.host import HostState, Phase
 from hostmesh.launcher.supervisor.link.channel import Channel
 from hostmesh.launcher.supervisor.link.inbox import Inbox
 from hostmesh.launcher.supervisor.policy import blame
@@ -21,13 +21,15 @@ from hostmesh.launcher.supervisor.run_state import RunState
 WIND_UP_TIMEOUT = 6.0
 OUTPUT_TIMEOUT = {"succeeded": 300.0, "stopped": 3.0}
 OUTPUT_TIMEOUT_OTHERWISE = 30.0
+# From the end of an attempt on until a host can begin another.
+CLEAR_TIMEOUT = 30.0
 # Then the verdict is told before all output is here.
 TELL_AFTER = 1.0
 HINT_EVERY = 10.0
 
 
 class Ending:
-    """`take_in` waits for one entry of the inbox and says whether one came."""
+    """`take_in` waits for one entry of the inbox and says whether one came; `lose` gives a host up, and says why."""
 
     def __init__(
         self,
@@ -36,9 +38,10 @@ class Ending:
         channels: Mapping[int, Channel],
         inbox: Inbox,
         take_in: Callable[[], bool],
+        lose: Callable[[HostState, str, str], None],
     ) -> None:
         self._state, self._records, self._channels = state, records, channels
-        self._inbox, self._take_in = inbox, take_in
+        self._inbox, self._take_in, self._lose = inbox, take_in, lose
         self.has_told = False  # the verdict
 
     def wind_up(self, verdict: Verdict) -> Verdict:
@@ -49,18 +52,18 @@ class Ending:
         return verdict
 
     def clear(self, verdict: Verdict) -> Verdict | None:
-        """Stop all processes, and let the agents stay for another attempt; None where that did not come about."""
+        """Stop all processes, and let the agents stay for another attempt; None where somebody asked for the end. A
+        host that does not get clear is lost."""
         began = self._inbox.now()
         verdict = self._stop_all(verdict, stays=True)
-        while self._any_clears() and self._inbox.now() < began + OUTPUT_TIMEOUT_OTHERWISE:
+        while self._find_unclear() and not self._state.interrupts and self._inbox.now() < began + CLEAR_TIMEOUT:
             self._take_in()
-        return verdict if all(host.phase is Phase.READY for host in self._state.hosts) else None
+        for host in self._find_unclear() if not self._state.interrupts else ():
+            self._lose(host, f"did not end its processes within {CLEAR_TIMEOUT:g} s", "")
+        return verdict if not self._state.interrupts else None
 
-    def _any_clears(self) -> bool:
-        """Nobody has asked for the end meanwhile, all hosts are still there, and some of them are not clear yet."""
-        hosts = self._state.hosts
-        is_wanted = not self._state.interrupts and all(host.has_agent for host in hosts)
-        return is_wanted and any(host.phase is not Phase.READY for host in hosts)
+    def _find_unclear(self) -> list[HostState]:
+        return [host for host in self._state.hosts if host.phase is Phase.RUNNING]
 
     def _stop_all(self, verdict: Verdict, stays: bool = False) -> Verdict:
         state = self._state
@@ -73,7 +76,7 @@ class Ending:
             culprit = None  # however a process may have ended over it
         if verdict.process_id is not None:
             self._records.mute_all_but(verdict.process_id)  # the others would only complain of a lost peer
-        for host in state.with_agent:
+        for host in state.with_agent if not stays else self._find_unclear():
             self._channels[host.number].send(wire.Stop(stacks, stays))
         began = self._inbox.now()
         self._await_ends(began + WIND_UP_TIMEOUT)

@@ -17,7 +17,7 @@ def find_hints(state: RunState) -> list[str]:
     if left := sorted(failure.process_id for failure in state.failures if failure.was_preempted):
         return [f"waiting for the others to leave as well as {' '.join(map(str, left))} (preempted)"]
     begun = state.started | state.exits.keys()
-    if late := [host.name for host in state.hosts if begun.isdisjoint(host.process_ids)]:
+    if late := [host.name for host in state.members if begun.isdisjoint(host.process_ids)]:
         return [f"waiting for {name_some(late)} to start processes"]
     if state.joining - state.joined:
         missing = (process_id for process_id in range(state.num_processes) if process_id not in state.joining)
@@ -27,9 +27,9 @@ def find_hints(state: RunState) -> list[str]:
 
 def _find_unready(state: RunState) -> list[str]:
     """`waiting for host-2, host-3 to be set up`."""
-    waits = dict.fromkeys(host.waiting_for for host in state.hosts if host.waiting_for)
+    waits = dict.fromkeys(host.waiting_for for host in state.members if host.waiting_for)
     return [
-        f"waiting for {name_some([host.name for host in state.hosts if host.waiting_for == wait])} {wait}"
+        f"waiting for {name_some([host.name for host in state.members if host.waiting_for == wait])} {wait}"
         for wait in waits
     ]
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any
 
 from hostmesh.launcher.supervisor.blame.verdict import Verdict
-from hostmesh.launcher.supervisor.link.clocks import Clock
+from hostmesh.launcher.supervisor.link.clocks import Clock, same_clock
 
 # Agents beat once a second; a host that misses some beats is quiet.
 QUIET = 3.0
@@ -59,10 +60,13 @@ class HostState:
     name: str
     process_ids: tuple[int, ...] = ()
     phase: Phase = Phase.CONNECTING
+    life: int = 1  # how many agents it has had; what an earlier one says is not heard
     clock: Clock = field(default_factory=Clock)
     silence: Silence = field(default_factory=Silence)
     waiting_for: str = "to connect"  # the end of "waiting for HOST …"; empty when nothing is waited for
+    asked: set[type] = field(default_factory=set)  # commands about the coordinator's port that it was sent
     owed: set[Answer] = field(default_factory=set)
+    ready_at: float = math.inf
     is_synced: bool = False
     has_tried_port: bool = False
     # What is wrong with it.
@@ -83,6 +87,11 @@ class HostState:
         return self.phase in WITH_AGENT
 
     @property
+    def has_seat(self) -> bool:
+        """It takes part: processes run on it, or will."""
+        return bool(self.process_ids)
+
+    @property
     def is_gone(self) -> bool:
         return self.phase in GONE
 
@@ -90,6 +99,18 @@ class HostState:
     def is_quiet(self) -> bool:
         """It has missed beats, and may be lost."""
         return self.has_agent and self.silence.seconds > QUIET
+
+    @property
+    def is_to_come_back(self) -> bool:
+        """It was lost, and is being connected again."""
+        return self.life > 1 and self.phase is Phase.CONNECTING
+
+    def begin_again(self) -> None:
+        """A host that is gone gets another agent, which knows nothing of the one before."""
+        clock = self.clock if self.clock == same_clock() else Clock()
+        fresh = HostState(self.number, self.name, self.process_ids, life=self.life + 1, clock=clock)
+        vars(self).update(vars(fresh))
+        self.waiting_for = "to come back"
 
     def env_of(self, local_process_id: int) -> dict[str, str]:
         """What a process gets because of the devices and proxies that its host turned out to have."""

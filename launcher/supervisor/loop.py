@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -12,19 +11,22 @@ from hostmesh.launcher.output.metrics import Metrics
 from hostmesh.launcher.plan import Plan, describe_devices
 from hostmesh.launcher.supervisor.blame import verdict as verdicts
 from hostmesh.launcher.supervisor.blame.verdict import Verdict
+from hostmesh.launcher.supervisor.decisions import AskToStop, Assemble, End, Seat, Spawn, TryNetwork, Wait
 from hostmesh.launcher.supervisor.ending import WIND_UP_TIMEOUT, Ending
 from hostmesh.launcher.supervisor.hints import find_hints
 from hostmesh.launcher.supervisor.host import QUIET, HostState, Phase
+from hostmesh.launcher.supervisor.interrupts import Interrupt, note_interrupt
 from hostmesh.launcher.supervisor.link.arrivals import redact_arrival
 from hostmesh.launcher.supervisor.link.channel import Channel, Ended, Heard, close_channels
 from hostmesh.launcher.supervisor.link.inbox import Inbox
 from hostmesh.launcher.supervisor.link.liveness import Absence, Liveness
 from hostmesh.launcher.supervisor.link.protocol import find_violation, is_ignored
 from hostmesh.launcher.supervisor.losses import Losses
-from hostmesh.launcher.supervisor.policy import AskToStop, End, Spawn, TryNetwork, Wait, decide
+from hostmesh.launcher.supervisor.policy import decide
 from hostmesh.launcher.supervisor.records import Records
 from hostmesh.launcher.supervisor.reports import Reports
 from hostmesh.launcher.supervisor.run_state import begin_state
+from hostmesh.launcher.supervisor.seating import seat_hosts
 from hostmesh.launcher.supervisor.spawning import spawn_all
 from hostmesh.launcher.supervisor.startup.machine import Startup
 from hostmesh.launcher.supervisor.stuck.handling import HangWatch
@@ -33,6 +35,7 @@ from hostmesh.launcher.words import count_things
 
 if TYPE_CHECKING:
     from hostmesh.launcher.supervisor.attempts import Attempts
+    from hostmesh.launcher.supervisor.rejoining import Open, Rejoining
     from hostmesh.launcher.sync.tree import Tree
 
 TICK = 0.5
@@ -43,13 +46,6 @@ CONNECT_TIMEOUT_PER_HOST = 0.1
 LOST_TIMEOUT = 0.5
 # This share of a lease without a look at the inbox: agents may have given the launcher up.
 LONG_ABSENCE = 0.8
-
-
-@dataclass(frozen=True)
-class Interrupt:
-    """The user or the system asked the launcher to stop."""
-
-    number: int
 
 
 @dataclass(frozen=True)
@@ -73,6 +69,7 @@ class Supervisor:
         *,
         secrets: Mapping[str, str],
         on_spawn: Callable[[], None] = lambda: None,
+        reopen: Open | None = None,
         inbox: Inbox | None = None,
     ) -> None:
         self.plan, self.streams, self.shipment, self.records = plan, streams, shipment, records
@@ -91,30 +88,34 @@ class Supervisor:
             tell=records.tell,
             note=records.note,
         )
-        self.ending = Ending(self.state, records, self.channels, self.inbox, lambda: self._take_in(TICK))
         lease, hosts = plan.cluster.lease, self.state.hosts
         hello_timeout = CONNECT_TIMEOUT + CONNECT_TIMEOUT_PER_HOST * len(hosts)
         self.liveness = Liveness(hosts, self.channels, hello_timeout, lease)
         self.absence = Absence(self.inbox, lease, QUIET)
-        self.losses = Losses(self.state, self.startup, self.reports, records, self.absence, lease)
+        self.losses = Losses(self.state, self.startup, self.reports, records, self.absence, self.inbox, lease)
+        self.ending = Ending(
+            *(self.state, records, self.channels, self.inbox), lambda: self._take_in(TICK), self.losses.lose
+        )
         self.hang_watch = HangWatch(plan.cluster, records, self.channels)
-        self.attempts = self._make_attempts() if plan.cluster.restarts else None
+        self.attempts = self._make_attempts() if plan.cluster.goes_on else None
+        self.rejoining = self._make_rejoining(reopen) if plan.cluster.goes_on and reopen is not None else None
+        self._is_over = False  # no other attempt follows
         self._asked_to_stop = False
         self._began = self._hinted = self.inbox.now()
 
     def run(self) -> Verdict:
-        count, hosts = len(self.plan.processes), self.state.hosts
+        count, hosts = len(self.plan.processes), self.state.members
         on = hosts[0].name if len(hosts) == 1 else f"{len(hosts)} hosts"
+        on += f" and {count_things(spares, 'spare')}" if (spares := self.plan.cluster.spares) else ""
         self.records.note(
             f"launch: {count_things(count, 'process')} on {on}{describe_devices(self.plan)}; logs in {self.state.logs}"
         )
         self.records.tell("run started", run=self.records.run.id, processes=count)
-        lease = self.plan.cluster.lease
         for number, stream in enumerate(self.streams):
-            self.channels[number] = Channel(number, stream, self.shipment.agent, lease, self.inbox)
+            self.channels[number] = self._connect(number, stream)
         try:
             verdict = self._watch_attempts()
-            self.reports.is_ending = True
+            self.reports.is_ending = self._is_over = True
             verdict = self.ending.wind_up(verdict)
             verdict = verdict if self.attempts is None else self.attempts.finish(verdict)
         finally:
@@ -144,7 +145,7 @@ class Supervisor:
     @property
     def found_python(self) -> Mapping[str, Any]:
         """Of process 0, where its host was inspected: its version, and those of its packages."""
-        return (self.state.hosts[0].facts or {}).get("python") or {}
+        return (self.state.members[0].facts or {}).get("python") or {}
 
     # Decisions.
 
@@ -156,9 +157,19 @@ class Supervisor:
 
     def _make_attempts(self) -> Attempts:
         from hostmesh.launcher.supervisor.attempts import Attempts  # most runs start sooner without
+        from hostmesh.launcher.supervisor.restarts import Budgets
 
-        restarts = self.plan.cluster.restarts
-        return Attempts(restarts, self.state, self.records, self.ending, self.inbox, self._begin_attempt)
+        cluster = self.plan.cluster
+        budgets = Budgets.of(cluster)
+        return Attempts(budgets, self.state, self.records, self.ending, self.inbox, self._begin_attempt)
+
+    def _make_rejoining(self, reopen: Open) -> Rejoining:
+        from hostmesh.launcher.supervisor.rejoining import Rejoining
+
+        return Rejoining(self.state, self.channels, self.startup, self.records, self.inbox, reopen, self._connect)
+
+    def _connect(self, number: int, stream: Stream, life: int = 1) -> Channel:
+        return Channel(number, stream, self.shipment.agent, self.plan.cluster.lease, self.inbox, life)
 
     def _goes_on(self, verdict: Verdict) -> bool:
         if self.attempts is None:
@@ -170,17 +181,16 @@ class Supervisor:
             self.reports.is_ending = False
 
     def _begin_attempt(self, pause: float) -> None:
-        assert self.state.coordinator is not None
-        address, _ = self.state.coordinator
         self.state.begin_attempt(self.inbox.now() + pause)
         self.state.logs = f"{self.records.run.logs}/"
         self.hang_watch = HangWatch(self.plan.cluster, self.records, self.channels)
         self._asked_to_stop = False
-        self.startup.renew_port(address)
 
     def _watch(self) -> Verdict:
         while True:
             self._take_in(TICK)
+            if self.rejoining is not None:
+                self.rejoining.look()
             self.reports.tell_disagreement()
             match decide(self.state, self.inbox.now()):
                 case End(verdict):
@@ -188,6 +198,11 @@ class Supervisor:
                 case Spawn():
                     spawn_all(self.plan, self.state, self.records, self.channels, self.inbox)
                     self.on_spawn()
+                case Seat() as order:
+                    self.plan = seat_hosts(order, self.plan, self.state, self.records)
+                    self.startup.begin_apart()
+                case Assemble():
+                    self.startup.assemble()
                 case AskToStop(number):
                     self._ask_to_stop(number)
                 case TryNetwork():
@@ -225,10 +240,10 @@ class Supervisor:
             self.losses.lose(host, f"has been silent for {limit:g} s", self._find_said(host))
         match redact_arrival(entry, self.hidden):
             case Interrupt(number):
-                self._note_interrupt(number)
-            case Ended() as end:
+                note_interrupt(number, self.state, self.records, self.inbox)
+            case Ended(life=life) as end if life == self.state.hosts[end.host].life:
                 self.losses.note_end(self.state.hosts[end.host], end)
-            case Heard(number, event):
+            case Heard(number, event, life) if life == self.state.hosts[number].life:
                 self._note_event(self.state.hosts[number], event)
                 self.channels[number].handled(event)
         return entry is not None
@@ -252,11 +267,11 @@ class Supervisor:
         elif isinstance(event, wire.Cleared):
             host.phase = Phase.READY
             self._tell_survivors(host, event.survivors)
-        elif not self.reports.note_event(host, event) and not self.reports.is_ending:
+        elif not self.reports.note_event(host, event) and not self._is_over:
             self.startup.note_event(host, event)
 
     def _note_bye(self, host: HostState, bye: wire.Bye) -> None:
-        if not self.reports.is_ending:
+        if not self._is_over:
             return  # the end of its stream follows, which is a loss
         host.phase = Phase.LEFT
         self.records.tell("host left", host=host.name, survivors=bye.survivors)
@@ -267,27 +282,11 @@ class Supervisor:
             pids = " ".join(map(str, survivors))
             self.records.note(f"launch: on {host.name} SIGKILL did not end process {pids}")
 
-    def _note_interrupt(self, number: int) -> None:
-        state = self.state
-        if number == signal.SIGTSTP:
-            self.records.note("launch: a run cannot be suspended: its agents would miss the launcher; Ctrl-C stops it")
-            return
-        if not state.interrupts:
-            state.interrupted_at = self.inbox.now()
-            state.ended_before = set(state.exits)
-            self.records.note(f"launch: {verdicts.name_signal(number)}: {self._say_what_stops()} (again: at once)")
-        state.interrupts.append(number)
-        self.records.tell("interrupted", signal=number)
-
-    def _say_what_stops(self) -> str:
-        if not self.state.spawned:
-            return "stopping"
-        what = "stop" if self.state.save_seconds is None else "save and stop"
-        return f"asked the processes to {what}; up to {self.state.stop_grace:g} s"
-
     def _close_all(self) -> None:
         timeouts = {self.channels[host.number]: self._close_timeout(host) for host in self.state.hosts}
         close_channels(timeouts, 3 * WIND_UP_TIMEOUT)
+        if self.rejoining is not None:
+            self.rejoining.finish(WIND_UP_TIMEOUT)
         self.records.close()
 
     def _close_timeout(self, host: HostState) -> float:

@@ -6,6 +6,7 @@ from hostmesh.launcher.supervisor.blame import verdict as verdicts
 from hostmesh.launcher.supervisor.blame.verdict import Verdict
 from hostmesh.launcher.supervisor.host import HostState
 from hostmesh.launcher.supervisor.link.channel import Ended
+from hostmesh.launcher.supervisor.link.inbox import Inbox
 from hostmesh.launcher.supervisor.link.liveness import Absence
 from hostmesh.launcher.supervisor.records import Records
 from hostmesh.launcher.supervisor.reports import Reports
@@ -21,10 +22,11 @@ class Losses:
         reports: Reports,
         records: Records,
         absence: Absence,
+        inbox: Inbox,
         lease: float,
     ) -> None:
         self._state, self._startup, self._reports, self._records = state, startup, reports, records
-        self._absence, self._lease = absence, lease
+        self._absence, self._inbox, self._lease = absence, inbox, lease
 
     def note_end(self, host: HostState, end: Ended) -> None:
         if end.unreachable is None:
@@ -48,6 +50,8 @@ class Losses:
             self._note_loss(host, why, verdicts.host_lost(host.name, why, said, logs))
 
     def _note_loss(self, host: HostState, why: str, verdict: Verdict) -> None:
-        self._state.lose(host, verdict)
+        self._state.lose(host, verdict, self._inbox.now())
         self._records.tell("host lost", host=host.name, why=why)
+        if not host.has_seat:
+            self._records.note(f"launch: {host.name}, which runs no process, {why}")
         self._reports.tell_who_goes_on(f"{host.name} {why}")

@@ -1,51 +1,17 @@
-"""What is done about a run, by what is known of it; pure functions, and the decisions they come to."""
+"""What is done about a run, by what is known of it; pure."""
 
 from __future__ import annotations
 
 import signal
-from dataclasses import dataclass
 
 from hostmesh.launcher.supervisor.blame import failures, verdict
 from hostmesh.launcher.supervisor.blame.failures import Failure, crashed_alike
 from hostmesh.launcher.supervisor.blame.others import Others, count_others
 from hostmesh.launcher.supervisor.blame.verdict import Verdict
 from hostmesh.launcher.supervisor.blame.waited_in_vain import given_up, network_broken
+from hostmesh.launcher.supervisor.decisions import AskToStop, Decision, End, TryNetwork, Wait
 from hostmesh.launcher.supervisor.run_state import RunState
-
-# Seconds that the other hosts get to answer once one has refused.
-REFUSED_TIMEOUT = 10.0
-
-
-@dataclass(frozen=True)
-class Wait:
-    """Nothing is to be done."""
-
-
-@dataclass(frozen=True)
-class Spawn:
-    """Start all processes."""
-
-
-@dataclass(frozen=True)
-class AskToStop:
-    """Send all processes this signal, unless that has been done."""
-
-    signal: int
-
-
-@dataclass(frozen=True)
-class End:
-    """Stop everything, and tell this verdict."""
-
-    verdict: Verdict
-
-
-@dataclass(frozen=True)
-class TryNetwork:
-    """Let the hosts try whether they can reach each other."""
-
-
-Decision = Wait | Spawn | AskToStop | TryNetwork | End
+from hostmesh.launcher.supervisor.seats import decide_growth, decide_start
 
 
 def decide(state: RunState, now: float) -> Decision:
@@ -61,11 +27,13 @@ def decide(state: RunState, now: float) -> Decision:
         return told
     if (told := decide_failure(state, now)) is not None:
         return told
+    if not state.spawned:
+        return decide_start(state, now)
     if state.losses:
         return End(blame_lost_host(state))
     if state.everyone_ended:
         return End(verdict.succeeded(state.num_processes, len(state.separate)))
-    return Wait() if state.spawned else decide_start(state, now)
+    return decide_growth(state)
 
 
 def decide_disagreement(state: RunState, now: float) -> Decision | None:
@@ -131,22 +99,6 @@ def decide_network(state: RunState, began: float, now: float) -> Decision | None
         if problem is None
         else End(network_broken(problem.text, [each.process_id for each in state.victims], state.logs))
     )
-
-
-def decide_start(state: RunState, now: float) -> Decision:
-    """Every host's answer is waited for, so that all problems are told at once; but not for ever."""
-    refused = state.refused
-    refusals = {host.name: host.refusals for host in refused}
-    if (unreachable := state.unreachable) and state.all_have_answered:
-        problems = {host.name: host.problem for host in unreachable}
-        return End(verdict.unreachable(len(state.hosts), problems, refusals))
-    if state.unsendable is not None:
-        return End(verdict.unsendable(state.unsendable))
-    if refused:
-        others_may_answer = any(host.waiting_for for host in state.hosts)
-        is_late = now - min(host.refused_at for host in refused) > REFUSED_TIMEOUT
-        return Wait() if others_may_answer and not is_late else End(verdict.refused(refusals))
-    return Spawn() if state.can_spawn(now) else Wait()
 
 
 def decide_stop(state: RunState, now: float) -> Decision:

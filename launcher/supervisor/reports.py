@@ -160,7 +160,7 @@ class Reports:
             case "saves_when_stopped", {"seconds": int(seconds) | float(seconds)}:
                 state.save_seconds = max(state.save_seconds or 0.0, seconds)
             case "saved", {"step": int(step)}:
-                state.saved_step = step
+                state.saved_step, state.saved_at = step, self._inbox.now()
             case "dropped", {"facts": int(facts), "bytes": int(count)}:
                 self._note_dropped(process_id, facts, count)
             case "chaos", {"fault": int(), "kind": str()}:

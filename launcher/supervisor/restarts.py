@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from hostmesh.launcher.cluster.model import Cluster
 from hostmesh.launcher.supervisor.blame import kinds
 from hostmesh.launcher.supervisor.blame.verdict import Verdict
 
 # What ended an attempt may be over in the next one.
-RESTARTED = frozenset({"failed", "hang", "preempted"})
+RESTARTED = frozenset({"failed", "hang", "preempted", "host lost", "grown"})
 # Preemptions are no failures, and have a budget of their own: so many for each restart that failures have.
 PREEMPTIONS_PER_RESTART = 10
+# So many attempts may end because a host was lost.
+MAX_LOSSES = 100
 # So many attempts in a row that save nothing new, and the run ends.
 MAX_FRUITLESS = 3
 # An attempt that failed sooner was quick; the more of them in a row, the longer the pause.
@@ -19,6 +22,20 @@ QUICK = 60.0
 FIRST_PAUSE, MAX_PAUSE = 1.0, 60.0
 # Of these the next attempt dies as well: a process that is killed, or a host that is lost, says nothing of that.
 REPEATED = frozenset({kinds.BUG, kinds.OUT_OF_MEMORY, kinds.HANG})
+
+
+@dataclass(frozen=True)
+class Budgets:
+    """How many attempts of a run may end in each of these ways, and be followed by another."""
+
+    failures: int
+    preemptions: int
+    losses: int = MAX_LOSSES
+
+    @classmethod
+    def of(cls, cluster: Cluster) -> Budgets:
+        restarts, preemptions = cluster.restarts, cluster.preemptions
+        return cls(restarts, PREEMPTIONS_PER_RESTART * restarts if preemptions is None else preemptions)
 
 
 @dataclass(frozen=True)
@@ -36,8 +53,9 @@ class Attempt:
     is_final: bool = False
 
     @property
-    def is_preemption(self) -> bool:
-        return self.verdict.outcome == "preempted"
+    def is_failure(self) -> bool:
+        """And neither a preemption, nor the loss of a host, nor the end of a run that takes in another host."""
+        return self.verdict.outcome in ("failed", "hang")
 
     @property
     def cause(self) -> tuple[str, str, int, int] | None:
@@ -73,17 +91,31 @@ class GiveUp:
     why: str = ""
 
 
-def decide_restart(attempts: Sequence[Attempt], restarts: int) -> GoOn | GiveUp:
+def decide_restart(attempts: Sequence[Attempt], budgets: Budgets) -> GoOn | GiveUp:
     last = attempts[-1]
-    if last.verdict.outcome not in RESTARTED or not restarts:
+    outcome = last.verdict.outcome
+    if outcome not in RESTARTED:
+        return GiveUp()
+    if outcome == "grown":
+        return GoOn(0.0)
+    alike = [each for each in attempts if each.verdict.outcome == outcome]
+    if outcome == "preempted":
+        return GoOn(0.0) if len(alike) <= budgets.preemptions else GiveUp(say_preempted(len(alike), budgets))
+    if outcome == "host lost":
+        return GoOn(0.0) if len(alike) <= budgets.losses else GiveUp(f"hosts were lost {len(alike)} times")
+    return decide_after_failure(attempts, budgets.failures)
+
+
+def say_preempted(times: int, budgets: Budgets) -> str:
+    return f"it was preempted {times} times" if budgets.preemptions else ""
+
+
+def decide_after_failure(attempts: Sequence[Attempt], restarts: int) -> GoOn | GiveUp:
+    last, failures = attempts[-1], [each for each in attempts if each.is_failure]
+    if not restarts:
         return GiveUp()
     if last.verdict.kind == kinds.DISAGREEMENT or last.is_final:
         return GiveUp("another attempt would end in the same way")
-    failures = [each for each in attempts if not each.is_preemption]
-    if last.is_preemption:
-        if len(attempts) - len(failures) > restarts * PREEMPTIONS_PER_RESTART:
-            return GiveUp(f"it was preempted {len(attempts) - len(failures)} times")
-        return GoOn(0.0)
     if len(failures) > restarts:
         return GiveUp(f"all {restarts + 1} attempts are used up" if restarts > 1 else "both attempts are used up")
     if last.cause is not None and last.cause in [each.cause for each in attempts[:-1]]:
@@ -106,3 +138,9 @@ def find_pause(failures: Sequence[Attempt]) -> float:
             break
         quick += 1
     return 0.0 if quick < 2 else min(FIRST_PAUSE * 2 ** (quick - 2), MAX_PAUSE)
+
+
+def find_avoided(attempts: Sequence[Attempt]) -> frozenset[str]:
+    """A host that was to blame twice in a row: another one may do better."""
+    blamed = [each.verdict.host for each in attempts[-2:] if each.is_failure or each.verdict.outcome == "host lost"]
+    return frozenset({blamed[0]} if len(blamed) == 2 and blamed[0] == blamed[1] and blamed[0] is not None else ())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 from collections.abc import Collection
 from dataclasses import dataclass, field
@@ -10,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 from hostmesh.launcher.plan import Plan
 from hostmesh.launcher.supervisor.blame.failures import Failure
 from hostmesh.launcher.supervisor.blame.verdict import Verdict
-from hostmesh.launcher.supervisor.host import HostState, Phase
+from hostmesh.launcher.supervisor.host import HostState
 from hostmesh.launcher.supervisor.link.clocks import Clock, same_clock
 from hostmesh.launcher.supervisor.programs.comparison import Programs
 from hostmesh.launcher.supervisor.progress import Progress
+from hostmesh.launcher.supervisor.run_hosts import RunHosts
 from hostmesh.worker.identity import EXIT_PREEMPTED
 
 if TYPE_CHECKING:
@@ -27,16 +29,16 @@ RUNTIME_ERRORS = frozenset({"JaxRuntimeError", "XlaRuntimeError"})
 ORDERLY = frozenset({0, EXIT_PREEMPTED})
 # What is known of the processes of one attempt, and of no other.
 OF_AN_ATTEMPT = (
-    *("coordinator", "spawned", "spawned_at", "started", "joining", "joined", "separate", "exits", "crashes"),
-    *("failures", "leavers", "progress", "hang", "hang_since", "network", "nursery_death", "programs", "ended_before"),
+    *("coordinator", "is_assembling", "saved_at", "spawned", "spawned_at", "started", "joining", "joined"),
+    *("separate", "exits", "crashes", "failures", "leavers", "progress", "hang", "hang_since", "network"),
+    *("nursery_death", "programs", "ended_before"),
 )
 
 
 @dataclass
-class RunState:
+class RunState(RunHosts):
     """Hosts are in the order of the cluster file. Process ids are keys, times are those of the inbox's `now`."""
 
-    hosts: tuple[HostState, ...]
     logs: str = ""
     grace: float = 3.0
     keep_going: bool = False
@@ -45,7 +47,6 @@ class RunState:
     attempt: int = 1
     not_before: float = 0.0  # the next attempt's processes are not to start
     # Start-up.
-    coordinator: tuple[str, int] | None = None
     unsendable: str | None = None  # what is wrong with a file on this machine
     spawned: bool = False
     spawned_at: float = 0.0
@@ -65,6 +66,7 @@ class RunState:
     nursery_death: Verdict | None = None
     save_seconds: float | None = None
     saved_step: int | None = None
+    saved_at: float = -math.inf  # the last save of this attempt was complete
     programs: Programs = field(default_factory=Programs)
     faults_told: list[dict[str, Any]] = field(default_factory=list)  # of a rehearsal, done or not possible
     # Requests to stop.
@@ -72,86 +74,24 @@ class RunState:
     interrupted_at: float = 0.0
     ended_before: set[int] = field(default_factory=set)  # processes that had ended when the run was asked to stop
 
-    def __post_init__(self) -> None:
-        self._by_process = {process_id: host for host in self.hosts for process_id in host.process_ids}
-        self.num_processes = len(self._by_process)
-        # In the order in which it became known. It is short, and a run of a thousand hosts asks for it at every event.
-        self._troubled = [host for host in self.hosts if host.refusals or host.problem or host.loss is not None]
-
     def begin_attempt(self, not_before: float) -> None:
         """The processes of the last one are gone; the hosts, and what was saved, stay."""
         fresh = RunState(())
         for name in OF_AN_ATTEMPT:
             setattr(self, name, getattr(fresh, name))
         self.attempt, self.not_before = self.attempt + 1, not_before
+        self.starts_together = False
 
     def can_spawn(self, now: float) -> bool:
-        are_ready = all(host.phase is Phase.READY for host in self.hosts)
-        return are_ready and self.coordinator is not None and now >= self.not_before
+        return self.are_ready and self.coordinator is not None and now >= self.not_before
 
-    # Hosts.
-
-    @property
-    def refused(self) -> list[HostState]:
-        return sorted((host for host in self._troubled if host.refusals), key=lambda host: host.number)
-
-    @property
-    def unreachable(self) -> list[HostState]:
-        found = (host for host in self._troubled if host.phase is Phase.UNREACHABLE)
-        return sorted(found, key=lambda host: host.number)
-
-    @property
-    def losses(self) -> list[Verdict]:
-        """Of hosts that had an agent, the first one first."""
-        return [host.loss for host in self._troubled if host.loss is not None]
+    # Processes.
 
     @property
     def lost_processes(self) -> set[int]:
         """Those of lost hosts of which no exit is known."""
         lost = (host.process_ids for host in self._troubled if host.loss is not None)
         return {process_id for ids in lost for process_id in ids} - self.exits.keys()
-
-    @property
-    def all_have_answered(self) -> bool:
-        """Every host has an agent, or cannot have one."""
-        return all(host.phase is not Phase.CONNECTING for host in self.hosts)
-
-    @property
-    def a_host_is_quiet(self) -> bool:
-        return any(host.is_quiet for host in self.hosts)
-
-    @property
-    def with_agent(self) -> list[HostState]:
-        return [host for host in self.hosts if host.has_agent]
-
-    def host_of(self, process_id: int) -> HostState:
-        return self._by_process[process_id]
-
-    def refuse(self, host: HostState, problem: str, now: float) -> None:
-        """A host may have several reasons, and may be lost after it has refused."""
-        if host.phase in (Phase.GREETED, Phase.PREPARING, Phase.READY):
-            host.phase = Phase.REFUSED
-        host.refusals.append(problem)
-        host.refused_at = host.refused_at or now
-        host.owed.clear()
-        host.waiting_for = ""
-        self._note_trouble(host)
-
-    def give_up(self, host: HostState, problem: str) -> None:
-        host.phase, host.problem, host.waiting_for = Phase.UNREACHABLE, problem, ""
-        self._note_trouble(host)
-
-    def lose(self, host: HostState, verdict: Verdict) -> None:
-        host.phase, host.loss = Phase.LOST, verdict
-        if host in self._troubled:
-            self._troubled.remove(host)
-        self._note_trouble(host)
-
-    def _note_trouble(self, host: HostState) -> None:
-        if host not in self._troubled:
-            self._troubled.append(host)
-
-    # Processes.
 
     @property
     def everyone_ended(self) -> bool:
@@ -256,18 +196,21 @@ def begin_state(plan: Plan, logs: str = "") -> RunState:
     """Of a run that has a plan, and whose hosts are not known yet."""
     cluster = plan.cluster
     is_here = cluster.transport == "local"
-    ids: list[list[int]] = [[] for _ in cluster.hosts]
-    for process in plan.processes:
-        ids[process.host].append(process.process_id)
     hosts = (
-        HostState(number, host.address, tuple(ids[number]), clock=same_clock() if is_here else Clock())
+        HostState(number, host.address, clock=same_clock() if is_here else Clock())
         for number, host in enumerate(cluster.hosts)
     )
-    return RunState(
+    state = RunState(
         tuple(hosts),
         logs,
         cluster.grace,
         cluster.keep_going,
+        goes_on=cluster.goes_on,
+        least_seats=cluster.min_hosts,
+        rejoin=cluster.rejoin,
         tries_network=not is_here and 1 < len(cluster.hosts) <= MAX_TRYING,
         ends_at_disagreement=cluster.programs == "stop",
     )
+    state.seat(tuple(range(len(cluster.hosts) - cluster.spares)), plan.processes)
+    state.starts_together = True
+    return state

@@ -178,6 +178,7 @@ class Duties:
     # The coordinator's port.
 
     def _reserve(self, order: wire.Reserve) -> None:
+        self.stop_listening()
         held, problems = self.ports.reserve(order.addresses, order.listen)
         if not held:
             self._refuse("; ".join(problems))

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from hostmesh.launcher.errors import EXIT_HANG, EXIT_HOST_LOST, EXIT_USAGE
+from hostmesh.launcher.errors import EXIT_HANG, EXIT_HOST_LOST
 from hostmesh.launcher.supervisor.blame import kinds
 from hostmesh.launcher.supervisor.blame.failures import LAST_LINES, Failure
 from hostmesh.launcher.supervisor.blame.others import Others, count_others
@@ -193,29 +193,6 @@ def with_others(verdict: Verdict, hosts: int, lost: Collection[int], others: Oth
     who, whom = "1 process was" if count == 1 else f"{count} processes were", "it" if hosts == 1 else f"{hosts} hosts"
     detail = [*detail, f"{who} lost with {whom}.", *others.tell(), logs]
     return replace(verdict, victims=count, victim_ids=tuple(sorted(lost)), detail=detail)
-
-
-def refused(problems: Mapping[str, Sequence[str]]) -> Verdict:
-    return Verdict("refused", EXIT_USAGE, "nothing was started", detail=_list_problems(problems))
-
-
-def unsendable(problem: str) -> Verdict:
-    """A file of this machine; no host is to blame."""
-    return Verdict("refused", EXIT_USAGE, f"nothing was started: {problem}")
-
-
-def unreachable(hosts: int, problems: Mapping[str, str], others: Mapping[str, Sequence[str]]) -> Verdict:
-    """Every host's answer: `problems` of those that cannot be reached, and what `others` refused."""
-    first = next(iter(problems))
-    who = first if len(problems) == 1 else f"{len(problems)} of {hosts} hosts"
-    detail = _list_problems({**{host: [problem] for host, problem in problems.items()}, **others})
-    message = f"nothing was started: {who} cannot be used"
-    return Verdict("host lost", EXIT_HOST_LOST, message, None, first, 0, detail, kind=kinds.HOST_LOST)
-
-
-def _list_problems(problems: Mapping[str, Sequence[str]]) -> list[str]:
-    lines = [f"{host}: {problem}".splitlines() for host, found in problems.items() for problem in found]
-    return [line for each in lines for line in each]
 
 
 def nursery_died(

@@ -16,7 +16,7 @@ from hostmesh.launcher.errors import Unreachable
 from hostmesh.launcher.transports.base import CLOSE_TIMEOUT, Stream
 
 BEATS_PER_LEASE = 5
-UNHANDLED = 64
+UNHANDLED, MOST_UNREAD = 64, 1 << 20
 MAX_ERRORS = 64 << 10
 # Bytes of output after which an agent is told that they have been dealt with.
 ACKNOWLEDGE_EVERY = 16 << 10
@@ -29,10 +29,11 @@ BOUNDED = (*BULK, wire.Fact)
 
 @dataclass(frozen=True)
 class Heard:
-    """An event of the agent on host number `host`."""
+    """An event of the agent on host number `host`, which has had `life` of them."""
 
     host: int
     event: Any
+    life: int = 1
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,7 @@ class Ended:
     host: int
     said: tuple[str, ...]
     unreachable: str | None = None
+    life: int = 1
 
     @property
     def text(self) -> str:
@@ -50,8 +52,10 @@ class Ended:
 
 
 class Channel:
-    def __init__(self, host: int, stream: Stream, package: bytes, lease: float, inbox: queue.SimpleQueue[Any]) -> None:
-        self.host = host
+    def __init__(
+        self, host: int, stream: Stream, package: bytes, lease: float, inbox: queue.SimpleQueue[Any], life: int = 1
+    ) -> None:
+        self.host, self.life = host, life
         self.chunks = 0  # how often something came
         self._stream = stream
         self._beat_every = lease / BEATS_PER_LEASE
@@ -76,7 +80,7 @@ class Channel:
             thread.start()
         except RuntimeError:
             problem = "this machine lets the launcher start no more threads; raise ulimit -u here"
-            self._inbox.put(Ended(self.host, (), problem))
+            self._inbox.put(Ended(self.host, (), problem, self.life))
         return thread
 
     def _settle(self, work: Callable[[], None]) -> None:
@@ -84,9 +88,10 @@ class Channel:
         try:
             work()
         except Unreachable as error:
-            self._inbox.put(Ended(self.host, (), str(error)))
+            self._inbox.put(Ended(self.host, (), str(error), self.life))
         except BaseException as error:
-            self._inbox.put(Ended(self.host, (f"its stream failed: {type(error).__name__}: {error}",)))
+            said = f"its stream failed: {type(error).__name__}: {error}"
+            self._inbox.put(Ended(self.host, (said,), life=self.life))
 
     @property
     def said(self) -> tuple[str, ...]:
@@ -115,7 +120,7 @@ class Channel:
 
     def report(self, event: Any) -> None:
         """For a thread that makes pieces: an event as if the host had sent it."""
-        self._inbox.put(Heard(self.host, event))
+        self._inbox.put(Heard(self.host, event, self.life))
 
     def handled(self, event: Any) -> None:
         if isinstance(event, BOUNDED):
@@ -132,6 +137,7 @@ class Channel:
     def close(self, timeout: float = CLOSE_TIMEOUT) -> None:
         """`timeout` is how long the agent is given to wind up."""
         self._outbox.put(None)
+        self._room.release(MOST_UNREAD)  # nobody handles what its reader still brings
         self._stream.close(timeout)
 
     def _write(self) -> None:
@@ -163,14 +169,14 @@ class Channel:
                 for event in decoder.feed(data):
                     if isinstance(event, BOUNDED):
                         self._room.acquire()
-                    self._inbox.put(Heard(self.host, event))
+                    self._inbox.put(Heard(self.host, event, self.life))
         except (OSError, ValueError):
             pass
         except wire.WireError as error:
             problem = str(error)
         if self._errors_reader.ident is not None:
             self._errors_reader.join(0.5)
-        self._inbox.put(Ended(self.host, (*self.said, problem)))
+        self._inbox.put(Ended(self.host, (*self.said, problem), life=self.life))
 
     def _read_errors(self) -> None:
         try:

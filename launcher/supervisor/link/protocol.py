@@ -58,11 +58,11 @@ def find_violation(host: HostState, event: Any, spawned: bool, is_ending: bool =
 
 def find_wrong_answer(host: HostState, event: Any) -> str | None:
     match event:
-        case wire.Reserved() if host.number != 0:
+        case wire.Reserved() if wire.Reserve not in host.asked:
             return "it said Reserved, and nobody asked"
         case wire.Reserved() if not event.ports:
             return "it said Reserved, and no port"
-        case wire.Reached() if host.number == 0:
+        case wire.Reached() if wire.Reach not in host.asked:
             return "it said Reached, and nobody asked"
         case wire.Inspected() if not isinstance(event.found.get("time"), int | float):
             return "it said Inspected, and nothing of the time"

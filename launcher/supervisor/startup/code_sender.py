@@ -24,11 +24,12 @@ class CodeSender:
         state: RunState,
         channels: Mapping[int, Channel],
         tree: Tree,
+        refuse: Callable[[HostState, str], None],
         tell: Callable[..., object],
         note: Callable[[str], None],
     ) -> None:
         self._plan, self._state, self._channels, self._tree = plan, state, channels, tree
-        self._tell, self._note = tell, note
+        self._refuse, self._tell, self._note = refuse, tell, note
         job = plan.job
         needed = {*filter(None, [job.script, *(job.command or ())]), *job.args}
         self._sending = Sending(tree, needed)
@@ -47,7 +48,7 @@ class CodeSender:
         if numbers:
             host.waiting_for = f"to receive {len(numbers)} files"
         if (problem := self._sending.note_wanted(numbers)) is not None:
-            self.note_event(problem)
+            self.note_event(host, problem)
             return
         channel = self._channels[host.number]
         channel.send_pieces(self._sending.pieces(numbers, channel.report))
@@ -58,11 +59,13 @@ class CodeSender:
             self._tree.kept.clear()
         self._tell("host synced", host=host.name, code=self._tree.digest, **synced._asdict())
 
-    def note_event(self, event: Any) -> None:
-        """What the threads report that read the files."""
+    def note_event(self, host: HostState, event: Any) -> None:
+        """What the threads report that read the files. Where others have the code already, a host does without."""
         match event:
             case LeftOut():
                 self._note(f"launch: {event.path} was left out: {event.why}")
                 self._tell("file left out", path=event.path, why=event.why)
+            case Unsendable() if not self._state.starts_together:
+                self._refuse(host, event.problem)
             case Unsendable():
                 self._state.unsendable = self._state.unsendable or event.problem

@@ -5,29 +5,41 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hostmesh.launcher import wire
-from hostmesh.launcher.plan import Plan
+from hostmesh.launcher.cluster.model import Cluster
+from hostmesh.launcher.plan import hint_coordinator
 
 
 class Coordinator:
-    """Asks the first host to hold ports, the others to try them, and settles on an address all of them reach."""
+    """Asks the first host to hold ports, the others to try them, and settles on an address all of them reach.
 
-    def __init__(self, plan: Plan) -> None:
-        self._plan = plan
-        self._hosts = [host.address for host in plan.cluster.hosts]
+    `hosts` are those that take part, by their numbers in the cluster.
+    """
+
+    def __init__(self, cluster: Cluster, hosts: Sequence[int]) -> None:
+        self._cluster = cluster
+        self._first, *self._others = hosts
         self._ports: dict[str, int] | None = None
         self._tried: dict[int, dict[str, str | None]] = {}
 
     @property
     def needs_trial(self) -> bool:
         """One host needs no trial; local processes share theirs."""
-        return len(self._hosts) > 1 and self._plan.cluster.transport != "local"
+        return bool(self._others) and self._cluster.transport != "local"
 
     def reserve(self, interfaces: Sequence[str]) -> wire.Reserve:
         """The first host's own addresses count where the cluster file does not say which one to use."""
-        candidates = [self._plan.coordinator_hint]
-        if self._plan.cluster.transport != "local" and self._plan.cluster.hosts[0].internal_address is None:
+        first = self._cluster.hosts[self._first]
+        candidates = [hint_coordinator(self._cluster, first)]
+        if self._cluster.transport != "local" and first.internal_address is None:
             candidates += interfaces
         return wire.Reserve(candidates, listen=self.needs_trial)
+
+    def renew(self) -> wire.Reserve:
+        """For another attempt on the same hosts: the same address, which all of them have reached, and another port."""
+        assert self.place is not None
+        address, _ = self.place
+        self._ports = None
+        return wire.Reserve([address], listen=False)
 
     def note_reserved(self, ports: dict[str, int]) -> None:
         self._ports = ports
@@ -45,7 +57,7 @@ class Coordinator:
 
     @property
     def is_settled(self) -> bool:
-        return self._ports is not None and (not self.needs_trial or len(self._tried) == len(self._hosts) - 1)
+        return self._ports is not None and (not self.needs_trial or self._tried.keys() >= set(self._others))
 
     @property
     def place(self) -> tuple[str, int] | None:
@@ -62,8 +74,9 @@ class Coordinator:
             return {}
         assert self._ports is not None
         best = min(self._ports, key=lambda address: sum(bool(self._tell(address, host)) for host in self._tried))
+        first = self._cluster.hosts[self._first].address
         return {
-            host: f"cannot reach the coordinator on {self._hosts[0]} at {best}:{self._ports[best]}: {problem}"
+            host: f"cannot reach the coordinator on {first} at {best}:{self._ports[best]}: {problem}"
             for host in sorted(self._tried)
             if (problem := self._tell(best, host))
         }

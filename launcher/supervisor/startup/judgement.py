@@ -1,4 +1,4 @@
-"""All hosts of a run judged together, once each has answered: the coordinator, preflight checks, GPUs, proxies."""
+"""Hosts of a run judged together, once each has answered: the coordinator, preflight checks, GPUs, proxies."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from hostmesh.launcher.accelerators import pick_gpus, split_devices
 from hostmesh.launcher.errors import UsageError
 from hostmesh.launcher.plan import Plan
-from hostmesh.launcher.supervisor.host import HostState
+from hostmesh.launcher.supervisor.host import HostState, Phase
 from hostmesh.launcher.supervisor.startup.coordinator import Coordinator
 
 # Checks that mean nothing to a command that is no Python program.
@@ -17,40 +17,48 @@ FOR_PYTHON = ("python", "jax", "jaxlib", "numpy")
 
 
 class Judgement:
-    """`env` is what processes get on every host, secrets included."""
+    """`judged` are those that are looked at, beside the others of the run; `env` is what processes get on every host,
+    secrets included."""
 
     def __init__(
         self,
         plan: Plan,
         hosts: Sequence[HostState],
+        judged: Sequence[HostState],
         env: Mapping[str, str],
         refuse: Callable[[HostState, str], None],
         note: Callable[[str], None],
         tell: Callable[..., object],
     ) -> None:
-        self._plan, self._hosts, self._env = plan, hosts, env
+        self._plan, self._hosts, self._judged, self._env = plan, hosts, judged, env
         self._refuse, self._note, self._tell = refuse, note, tell
 
-    def judge(self, coordinator: Coordinator) -> None:
-        for number, problem in coordinator.problems().items():
-            self._refuse(self._hosts[number], problem)
-        address = coordinator.place[0] if coordinator.place is not None else None
-        if any(host.facts is not None for host in self._hosts):
+    def judge(self, coordinator: Coordinator | None = None) -> None:
+        """Without the coordinator where that is agreed on later."""
+        address = None
+        if coordinator is not None:
+            for number, problem in coordinator.problems().items():
+                self._refuse(self._hosts[number], problem)
+            address = coordinator.place[0] if coordinator.place is not None else None
+        if any(host.facts is not None for host in self._judged):
             self._judge_facts(address)
             self._split_gpus()
         if address is not None:
-            self._bypass_proxies(address)
+            self.bypass_proxies(address)
 
     def _judge_facts(self, address: str | None) -> None:
         from hostmesh.launcher.preflight.report import judge_run
 
-        facts = {host.number: host.facts for host in self._hosts if host.facts is not None}
-        offsets = {host.number: host.clock_offset for host in self._hosts if host.clock_offset is not None}
+        looked_at = [host for host in self._hosts if host in self._judged or host.phase in (Phase.READY, Phase.RUNNING)]
+        facts = {host.number: host.facts for host in looked_at if host.facts is not None}
+        offsets = {host.number: host.clock_offset for host in looked_at if host.clock_offset is not None}
         is_python = self._plan.job.command is None
         for finding in judge_run(self._plan.cluster, facts, offsets, address):
             if not is_python and finding.check in FOR_PYTHON:
                 continue
             host = self._hosts[finding.host]
+            if host not in self._judged:
+                continue
             # Names matter to collectives, which a command may do without.
             if finding.level == "failure" and (is_python or finding.check != "names"):
                 self._refuse(host, finding.text)
@@ -61,7 +69,7 @@ class Judgement:
         """Those of this machine were split when the run was planned."""
         if self._plan.gpus is not None:
             return
-        for host in self._hosts:
+        for host in self._judged:
             if host.facts is None:
                 continue
             env = {**own_settings(host.facts), **self._plan.env}
@@ -71,9 +79,9 @@ class Judgement:
             except UsageError as error:
                 self._refuse(host, str(error))
 
-    def _bypass_proxies(self, address: str) -> None:
+    def bypass_proxies(self, address: str) -> None:
         """Where a proxy would get the connections to the coordinator, the processes are told to go past it."""
-        proxies = {host: self._proxies_of(host) for host in self._hosts}
+        proxies = {host: self._proxies_of(host) for host in self._judged}
         if not any(name.endswith("_proxy") for found in proxies.values() for name in found):
             return
         from hostmesh.launcher.preflight.proxies import except_address, find_capturing

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from hostmesh.launcher import wire
+
 LAST_LINES = 8
 # The agent's source, given to a shell that took it for commands, or to a program that printed it.
 TAKEN_FOR_COMMANDS = re.compile(
@@ -67,3 +69,8 @@ def find_remedies(said: str) -> list[str]:
 
 def last_lines(said: str) -> list[str]:
     return [line.rstrip() for line in said.splitlines() if line.strip()][-LAST_LINES:]
+
+
+def explain_refusal(refused: wire.Refused) -> str:
+    """With the end of what a program printed about it."""
+    return "\n".join([refused.problem, *("  " + line for line in last_lines(refused.said))])

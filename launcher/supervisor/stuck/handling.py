@@ -70,13 +70,13 @@ class HangWatch:
         """Let all agents listen, so that each can try the others."""
         from hostmesh.launcher.supervisor.stuck.network import NetworkTrial, find_addresses
 
-        own = {host.number: host.addresses for host in state.with_agent}
+        own = {host.number: host.addresses for host in state.members if host.has_agent}
         inner = {number: host.internal_address for number, host in enumerate(self._cluster.hosts)}
         given = {number: address for number, address in inner.items() if address is not None}
         coordinator = None if 0 in state.exits else state.coordinator  # which is gone with process 0
         state.network = NetworkTrial(find_addresses(own, given), coordinator, now)
-        for host in state.with_agent:
-            self._channels[host.number].send(wire.Listen())
+        for number in own:
+            self._channels[number].send(wire.Listen())
 
     def _go_on_trying(self, state: RunState) -> None:
         """Once all agents listen."""
@@ -85,7 +85,7 @@ class HangWatch:
             return
         trial.is_asked = True
         services = [trial.coordinator] if trial.coordinator is not None else []
-        for host in state.with_agent:
+        for host in (each for each in state.members if each.has_agent):
             self._channels[host.number].send(wire.Connect(trial.targets_for(host.number), services))
 
     def _name_straggler(self, state: RunState, now: float) -> None:
