@@ -27,6 +27,15 @@ class PrepareWorkers(NamedTuple):
     warms_later: bool = False
 
 
+class WatchNotices(NamedTuple):
+    """Look every so many seconds whether a file is there, or a command succeeds: then the host will be taken away soon;
+    answered by Notice, when that is so."""
+
+    file: Optional[str]
+    command: Optional[str]
+    every: float
+
+
 class Code(NamedTuple):
     """The package that workers import, as launcher/bundle.py packs it; comes before PrepareWorkers."""
 

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from hostmesh.launcher.sync.tree import Tree
 
 # A suspended launcher would fall silent, and its agents end the run: SIGTSTP only gets an answer.
-HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGTSTP)
+# SIGUSR1 is what Slurm's --signal and its like often send ahead of the end of an allocation.
+HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGTSTP, signal.SIGUSR1)
 
 # The launcher's own; a stream's, which to an agent on this machine is three pipes; a log's, to write and to show it.
 OPEN_FILES, OPEN_FILES_A_HOST, OPEN_FILES_A_PROCESS = 128, 3, 2

@@ -25,6 +25,7 @@ from hostmesh.launcher.commands import SkipFile as SkipFile
 from hostmesh.launcher.commands import Spawn as Spawn
 from hostmesh.launcher.commands import Stop as Stop
 from hostmesh.launcher.commands import Sync as Sync
+from hostmesh.launcher.commands import WatchNotices as WatchNotices
 from hostmesh.launcher.framing import HEAD_LENGTH as HEAD_LENGTH
 from hostmesh.launcher.framing import LENGTHS as LENGTHS
 from hostmesh.launcher.framing import MAGIC as MAGIC
@@ -202,6 +203,12 @@ class Fact(NamedTuple):
     detail: Dict[str, Any] = {}
 
 
+class Notice(NamedTuple):
+    """The host will be taken away soon, and why that is known."""
+
+    reason: str
+
+
 class Cleared(NamedTuple):
     """All processes of an attempt are gone, and those of the next can be spawned; `survivors` outlived SIGKILL."""
 
@@ -223,11 +230,12 @@ class Beat(NamedTuple):
 
 COMMANDS = (
     *(Lease, PrepareWorkers, Code, Sync, FileChunk, SkipFile, RunSetup),
-    *(Inspect, Reserve, Reach, Spawn, Signal, Acknowledge, Examine, Listen, Connect, Stop),
+    *(Inspect, Reserve, Reach, Spawn, Signal, Acknowledge, Examine, Listen, Connect, Stop, WatchNotices),
 )
 EVENTS = (
     *(Hello, FilesNeeded, BytesStored, Synced, SetupOutput, SetupDone, Inspected, Reached, Ready, Refused),
-    *(Reserved, Started, Output, Exited, Drained, Stacks, Observed, Examined, Listening, Connected, Fact, Cleared, Bye),
+    *(Reserved, Started, Output, Exited, Drained, Stacks, Observed, Examined, Listening, Connected),
+    *(Fact, Notice, Cleared, Bye),
 )
 KINDS: Dict[str, Any] = {kind.__name__: kind for kind in (*COMMANDS, *EVENTS, Beat)}
 

@@ -6,7 +6,7 @@ import os
 import select
 import signal
 import time
-from typing import Optional
+from typing import List, Optional
 
 from hostmesh.launcher.agent.files import remove_file
 from hostmesh.launcher.agent.fresh_child import leave_stream
@@ -18,6 +18,8 @@ LOCK = "lock"  # in an agent's folder, held by it and its guardian; agent/unpack
 TICK = 1.0
 # How long an agent may be silent before it has named its lease; it may be unpacking on a busy host.
 FIRST_LIMIT = 60.0
+# An agent that has been silent for longer would not hear of a SIGTERM.
+NOT_AT_WORK = 3.0
 # The launcher counts the same silence, and should give up before the guardian does.
 BEYOND_LEASE = 2.0
 
@@ -63,14 +65,16 @@ def guard(mark: str, folder: str, shared_memory: SharedMemory) -> Guardian:
 
 
 def _await_end(agent: int, heard: int, woken: int, folder: str) -> None:
-    """Wait until the agent has ended. It is killed when the guardian gets SIGTERM, or when it has been silent for
-    longer than its lease: an agent that is stopped cannot end its processes."""
+    """Wait until the agent has ended. It hears of a SIGTERM that its guardian gets, and is killed at a second one, and
+    when it has been silent for longer than its lease: an agent that is stopped cannot end its processes."""
+    asked: List[int] = []
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, lambda *_: os.kill(agent, signal.SIGKILL))
+    for number in (signal.SIGTERM, signal.SIGUSR1):
+        signal.signal(number, lambda number, _: asked.append(number))
     signal.signal(signal.SIGCHLD, lambda *_: None)
     _remove_stale_folders(folder)
-    silence, limit = 0.0, FIRST_LIMIT
+    silence, limit, passed_on = 0.0, FIRST_LIMIT, 0
     while not _has_ended(agent):
         began = time.monotonic()
         if select.select([woken], [], [], TICK)[0]:
@@ -79,9 +83,13 @@ def _await_end(agent: int, heard: int, woken: int, folder: str) -> None:
         silence += min(time.monotonic() - began, 2 * TICK)
         if lease := _hear(heard):
             silence, limit = 0.0, lease + BEYOND_LEASE
+        if len(asked) > passed_on:
+            passed_on = len(asked)
+            os.kill(agent, signal.SIGKILL if passed_on > 1 or silence > NOT_AT_WORK else signal.SIGTERM)
         if silence > limit:
             os.kill(agent, signal.SIGKILL)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    for number in (signal.SIGTERM, signal.SIGUSR1):
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _has_ended(agent: int) -> bool:

@@ -7,7 +7,7 @@ import selectors
 import signal
 import socket
 import sys
-from typing import Any, Callable, Dict
+from typing import Any, Callable, Dict, List
 
 from hostmesh.launcher import wire
 from hostmesh.launcher.agent import process_tree
@@ -15,6 +15,7 @@ from hostmesh.launcher.agent.guardian import Guardian, guard, remove
 from hostmesh.launcher.agent.leftovers.network import bring_back
 from hostmesh.launcher.agent.leftovers.shared_memory import SharedMemory
 from hostmesh.launcher.agent.link import BEAT_EVERY, Link, watch
+from hostmesh.launcher.agent.notices import Notices
 from hostmesh.launcher.agent.observing.examining import Examining
 from hostmesh.launcher.agent.observing.looks import Observing
 from hostmesh.launcher.agent.processes.forwarding import Forwarding
@@ -60,6 +61,7 @@ class Agent:
         self.duties = Duties(folder, self.selector, self.link.send, self.starter.note_ready)
         self.forwarding = Forwarding(self.link, self.processes, self.starter, self.duties)
         self.stopping = Stopping(self.link, self.processes, self.starter, self.forwarding, shared_memory, guardian.pid)
+        self.notices = Notices(self.duties.tasks, self.link.send)
         self.observing = Observing(self.processes, self.link.send)
         self.examining = Examining(self.processes, self.observing, self.link.send)
         self.processes.before_exit = self.observing.look_last
@@ -69,8 +71,9 @@ class Agent:
             wire.Signal: self._signal,
             wire.Examine: lambda _: self.examining.begin(),
             wire.Stop: self.stopping.begin,
+            wire.WatchNotices: self.notices.begin,
         }
-        self.is_told_to_end = False  # by a signal
+        self.end_signals: List[int] = []
         self._handle_signals()
 
     def _handle_signals(self) -> None:
@@ -79,17 +82,29 @@ class Agent:
         for end in (self.woken, self.waker):
             end.setblocking(False)
         signal.set_wakeup_fd(self.waker.fileno(), warn_on_full_buffer=False)
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._on_end_signal)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         self.selector.register(self.woken, selectors.EVENT_READ, self._wake)
 
-    def _on_end_signal(self, *_: Any) -> None:
-        self.is_told_to_end = True
+    def _on_end_signal(self, number: int, _: Any) -> None:
+        self.end_signals.append(number)
 
     @property
     def is_over(self) -> bool:
-        return self.is_told_to_end or self.link.is_over or self.processes.phase is Phase.DONE
+        return self._is_told_to_end() or self.link.is_over or self.processes.phase is Phase.DONE
+
+    def _is_told_to_end(self) -> bool:
+        """A host that is shut down, or taken away, sends SIGTERM first. Where processes save when they are asked to,
+        that is a notice, and the launcher asks them; a second signal, or the death of the guardian, is meant as it
+        is."""
+        if not self.end_signals:
+            return False
+        is_notice = self.end_signals in ([signal.SIGTERM], [signal.SIGUSR1]) and os.getppid() == self.guardian.pid
+        if is_notice and self.processes.facts.any_saves:
+            self.notices.tell(f"its agent got {signal.Signals(self.end_signals[0]).name}")
+            return False
+        return True
 
     def run(self) -> None:
         self.link.send(wire.Hello(os.getpid(), self.guardian.pid, sys.version.split()[0], list_addresses()))
@@ -121,6 +136,7 @@ class Agent:
             self.observing.look_at_all()
             self.shared_memory.note_new(lambda: process_tree.find_all(os.environ[process_tree.MARK], os.getpid()))
         self.duties.keep_time()
+        self.notices.keep_time()
         self.starter.keep_time()
         self.processes.end_leaving()
         self.examining.go_on()

@@ -16,6 +16,7 @@ from hostmesh.launcher.cluster.model import (
     TRANSPORTS,
     HangTimeout,
     Job,
+    Preemption,
     Setup,
     Ssh,
     Sync,
@@ -175,6 +176,15 @@ def _setup(value: Value) -> Setup:
     return Setup(settings.get("run") or (), settings.get("inputs") or ())
 
 
+def _preemption(value: Value) -> Preemption | None:
+    settings = value.read(
+        {"file": _path, "command": _line, "every": seconds(lambda seconds: seconds >= 0.1, "0.1 seconds or more")}
+    )
+    if value.kind == "a mapping" and not {"file", "command"} & settings.keys():
+        value.reject("a file, a command, or both", "neither")
+    return Preemption(**settings) if None not in settings.values() else None
+
+
 _budget = whole_number(0, math.inf, "a whole number, 0 or more")
 _hang_seconds = seconds(lambda seconds: seconds >= 0, "0 seconds (never) or more")
 _phase_name = scalar((TEXT,), "[^\0\ud800-\udfff\r\n]{1,100}", "the name of a phase, such as step or compiling")
@@ -268,6 +278,7 @@ CLUSTER: dict[str, Check] = {
     "keep_going": boolean,
     "restarts": _budget,
     "preemptions": _budget,
+    "preemption": _preemption,
     "spares": _budget,
     "min_hosts": whole_number(1, MAX_HOSTS, f"from 1 to {MAX_HOSTS} hosts"),
     "rejoin": seconds(lambda seconds: seconds >= 0, "0 seconds (not at all) or more"),

@@ -56,6 +56,15 @@ class Ssh:
 
 
 @dataclass(frozen=True)
+class Preemption:
+    """What says, on a host, that it will be taken away soon: a file that is there, or a command that succeeds."""
+
+    file: str | None = None
+    command: str | None = None
+    every: float = 5.0  # seconds between two looks
+
+
+@dataclass(frozen=True)
 class Host:
     address: str
     processes: int
@@ -97,6 +106,7 @@ class Cluster:
     keep_going: bool = False  # a failed process, or a lost host, ends nobody else
     restarts: int = 0
     preemptions: int | None = None  # how many a run survives; None: ten for each restart
+    preemption: Preemption | None = None
     spares: int = 0  # the last hosts of the list, which wait
     min_hosts: int | None = None  # a run goes on with no fewer; None: with no fewer than it began with
     rejoin: float | None = None  # seconds that a lost host is waited for; None: a minute, where no spare is to be had

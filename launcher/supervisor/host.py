@@ -74,6 +74,7 @@ class HostState:
     refused_at: float = 0.0
     problem: str = ""  # why it is unreachable
     loss: Verdict | None = None
+    notice: str = ""  # why it is known that the host will be taken away soon
     # What it turned out to have.
     addresses: tuple[str, ...] = ()  # of its interfaces
     facts: dict[str, Any] | None = None

@@ -19,6 +19,7 @@ class Interrupt:
 
 
 def note_interrupt(number: int, state: RunState, records: Records, inbox: Inbox) -> None:
+    number = signal.SIGTERM if number == signal.SIGUSR1 else number
     if number == signal.SIGTSTP:
         records.note("launch: a run cannot be suspended: its agents would miss the launcher; Ctrl-C stops it")
         return

@@ -166,7 +166,10 @@ class Supervisor:
     def _make_rejoining(self, reopen: Open) -> Rejoining:
         from hostmesh.launcher.supervisor.rejoining import Rejoining
 
-        return Rejoining(self.state, self.channels, self.startup, self.records, self.inbox, reopen, self._connect)
+        is_here = self.plan.cluster.transport == "local"
+        return Rejoining(
+            *(self.state, self.channels, self.startup, self.records, self.inbox), reopen, self._connect, is_here
+        )
 
     def _connect(self, number: int, stream: Stream, life: int = 1) -> Channel:
         return Channel(number, stream, self.shipment.agent, self.plan.cluster.lease, self.inbox, life)
@@ -182,6 +185,7 @@ class Supervisor:
 
     def _begin_attempt(self, pause: float) -> None:
         self.state.begin_attempt(self.inbox.now() + pause)
+        self.losses.leave_warned()
         self.state.logs = f"{self.records.run.logs}/"
         self.hang_watch = HangWatch(self.plan.cluster, self.records, self.channels)
         self._asked_to_stop = False
@@ -264,6 +268,8 @@ class Supervisor:
             self.records.add_setup_output(host.number, event.data)
         elif isinstance(event, wire.Bye):
             self._note_bye(host, event)
+        elif isinstance(event, wire.Notice):
+            self.losses.note_warning(host, event.reason)
         elif isinstance(event, wire.Cleared):
             host.phase = Phase.READY
             self._tell_survivors(host, event.survivors)

@@ -49,6 +49,27 @@ class Losses:
             said = "\n".join([said, *find_remedies(said)])
             self._note_loss(host, why, verdicts.host_lost(host.name, why, said, logs))
 
+    def note_warning(self, host: HostState, reason: str) -> None:
+        """Processes that save are asked to, and the host is used no more; if nothing runs on it, that is now."""
+        host.notice = reason
+        self._records.tell("host warned", host=host.name, reason=reason)
+        saves = self._state.save_seconds is not None
+        what = "asked the processes to save" if saves else "no process saves when asked to: they go on until then"
+        if self._state.spawned and host.has_seat:
+            self._records.note(f"launch: {host.name} will be taken away ({reason}): {what}")
+        else:
+            self.leave(host)
+
+    def leave_warned(self) -> None:
+        """Between attempts: on hosts that will be taken away nothing is started any more."""
+        for host in self._state.hosts:
+            if host.notice and host.has_agent:
+                self.leave(host)
+
+    def leave(self, host: HostState) -> None:
+        why = f"will be taken away: {host.notice}"
+        self._note_loss(host, why, verdicts.host_lost(host.name, why, "", self._state.logs))
+
     def _note_loss(self, host: HostState, why: str, verdict: Verdict) -> None:
         self._state.lose(host, verdict, self._inbox.now())
         self._records.tell("host lost", host=host.name, why=why)

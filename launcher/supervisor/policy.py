@@ -20,7 +20,7 @@ def decide(state: RunState, now: float) -> Decision:
     if state.keep_going and state.spawned and not state.everyone_ended:
         return Wait()
     if state.was_preempted:
-        return End(verdict.preempted(state.saved_step))
+        return End(verdict.preempted(state.saved_step, state.warned))
     if state.nursery_death is not None:
         return End(state.nursery_death)
     if (told := decide_disagreement(state, now)) is not None:
@@ -33,6 +33,8 @@ def decide(state: RunState, now: float) -> Decision:
         return End(blame_lost_host(state))
     if state.everyone_ended:
         return End(verdict.succeeded(state.num_processes, len(state.separate)))
+    if state.warned is not None and state.save_seconds is not None:
+        return AskToStop(signal.SIGTERM)
     return decide_growth(state)
 
 

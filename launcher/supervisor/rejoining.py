@@ -14,6 +14,7 @@ from hostmesh.launcher.supervisor.startup.machine import Startup
 from hostmesh.launcher.transports.base import Stream
 
 # Seconds until a host is tried again, from the first time on; while a start waits for it, it is tried more often.
+WARNED_PAUSE = 30.0  # for a host that was to be taken away
 FIRST_PAUSE, LONGEST_PAUSE, LONGEST_PAUSE_AWAITED = 0.25, 60.0, 4.0
 # An agent that was lost is not waited for: its guardian cleans up after it.
 CLOSE_TIMEOUT = 0.5
@@ -22,7 +23,7 @@ Open = Callable[[int, int], Stream]  # to a host, by its number, for its agent o
 
 
 class Rejoining:
-    """`connect` makes a channel of a stream."""
+    """`connect` makes a channel of a stream. `is_here` says that hosts are this machine, which nobody takes away."""
 
     def __init__(
         self,
@@ -33,10 +34,12 @@ class Rejoining:
         inbox: Inbox,
         open_stream: Open,
         connect: Callable[[int, Stream, int], Channel],
+        is_here: bool,
     ) -> None:
         self._state, self._channels, self._startup = state, channels, startup
         self._records, self._inbox = records, inbox
         self._open, self._connect = open_stream, connect
+        self._is_here = is_here
         self._pauses: dict[int, float] = {}
         self._next_at: dict[int, float] = {}
         self._closing: list[threading.Thread] = []
@@ -53,7 +56,8 @@ class Rejoining:
 
     def _look_at(self, host: HostState, now: float) -> None:
         if host.number not in self._next_at:
-            pause = self._pauses.get(host.number, FIRST_PAUSE)
+            first = WARNED_PAUSE if host.notice and not self._is_here else FIRST_PAUSE
+            pause = self._pauses.get(host.number, first)
             longest = LONGEST_PAUSE_AWAITED if now < self._state.rejoin_until else LONGEST_PAUSE
             self._pauses[host.number] = min(2 * pause, longest)
             self._next_at[host.number] = now + pause

@@ -101,6 +101,11 @@ class RunHosts:
         return all(host.phase is not Phase.CONNECTING for host in self.hosts)
 
     @property
+    def warned(self) -> str | None:
+        """The name of a host that takes part and will be taken away soon."""
+        return next((host.name for host in self.members if host.notice), None)
+
+    @property
     def a_host_is_quiet(self) -> bool:
         return any(host.is_quiet for host in self.members)
 

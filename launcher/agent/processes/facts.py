@@ -28,6 +28,7 @@ class Facts:
 
     def __init__(self, folder: str, processes: Dict[int, Process], send: Callable[[Any], None]) -> None:
         self._processes, self._send = processes, send
+        self.any_saves = False  # a process has said that it saves when it is asked to stop
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.socket.bind(facts_path(folder))
         self.socket.setblocking(False)
@@ -54,6 +55,7 @@ class Facts:
         elif name == "leaving":
             pass  # it is sent only for the sake of `dropped`
         elif is_its_own or name not in OF_ITSELF:
+            self.any_saves = self.any_saves or name == "saves_when_stopped"
             if is_deeper(detail, MAX_FACT_DEPTH):
                 detail = {"problem": f"what it said was nested more than {MAX_FACT_DEPTH} deep"}
             self._send(wire.Fact(str(name), process_id, dict(detail)))

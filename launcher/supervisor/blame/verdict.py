@@ -216,9 +216,11 @@ def nursery_died(
     )
 
 
-def preempted(step: int | None) -> Verdict:
+def preempted(step: int | None, host: str | None = None) -> Verdict:
+    """`host` is the one that is taken away, where that is known."""
     saved = "" if step is None else f"; saved at step {step}: the same command goes on from there"
-    return Verdict("preempted", EXIT_PREEMPTED, f"preempted{saved}", kind=kinds.PREEMPTED, last_step=step)
+    whose = "preempted" if host is None else f"preempted: {host} is taken away"
+    return Verdict(*("preempted", EXIT_PREEMPTED, f"{whose}{saved}"), host=host, kind=kinds.PREEMPTED, last_step=step)
 
 
 def stopped_by(

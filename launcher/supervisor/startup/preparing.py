@@ -61,6 +61,8 @@ class Preparing:
         later = cluster.goes_on and not warm and self._plan.can_be_warm
         order = wire.PrepareWorkers(python, cluster.workdir, self._env, warm, preload, later)
         self._channels[host.number].send(order)
+        if (watch := cluster.preemption) is not None:
+            self._channels[host.number].send(wire.WatchNotices(watch.file, watch.command, watch.every))
         # CPU processes on this machine need no inspection: it would cost a tenth of their start.
         if cluster.transport != "local" or self._plan.env.get("JAX_PLATFORMS") != "cpu":
             host.owed.add(Answer.FACTS)
