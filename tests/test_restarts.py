@@ -78,6 +78,8 @@ def test_without_restarts_there_are_none() -> None:
 def test_pauses_grow_between_quick_failures() -> None:
     pauses = [decide_restart(attempts(*[KILLED] * count, seconds=2.0), Budgets(99, 99)) for count in range(1, 12)]
     assert [each.pause for each in pauses if isinstance(each, GoOn)] == [0, 1, 2, 4, 8, 16, 32, 60, 60, 60, 60]
+    saved = tuple(range(400, 405))
+    assert decide_restart(attempts(*[KILLED] * 5, saved=saved, seconds=2.0), Budgets(99, 99)) == GoOn(0.0)
     slow = [*attempts(*[KILLED] * 5, seconds=2.0), replace(attempts(KILLED)[0], number=6)]
     assert decide_restart(slow, Budgets(99, 99)) == GoOn(0.0)
 

@@ -17,7 +17,7 @@ PREEMPTIONS_PER_RESTART = 10
 MAX_LOSSES = 100
 # So many attempts in a row that save nothing new, and the run ends.
 MAX_FRUITLESS = 3
-# An attempt that failed sooner was quick; the more of them in a row, the longer the pause.
+# An attempt that failed sooner was quick.
 QUICK = 60.0
 FIRST_PAUSE, MAX_PAUSE = 1.0, 60.0
 # Of these the next attempt dies as well: a process that is killed, or a host that is lost, says nothing of that.
@@ -132,11 +132,11 @@ def is_fruitless(failures: Sequence[Attempt]) -> bool:
 
 
 def find_pause(failures: Sequence[Attempt]) -> float:
+    """The more attempts in a row were quick to fail and saved nothing new, the longer."""
     quick = 0
-    for each in reversed(failures):
-        if each.seconds > QUICK:
-            break
-        quick += 1
+    for before, each in zip((None, *failures), failures, strict=False):
+        has_saved = each.saved_step is not None and (before is None or each.saved_step != before.saved_step)
+        quick = 0 if has_saved or each.seconds > QUICK else quick + 1
     return 0.0 if quick < 2 else min(FIRST_PAUSE * 2 ** (quick - 2), MAX_PAUSE)
 
 
