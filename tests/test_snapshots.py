@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,15 +14,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from conftest import await_true
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from hostmesh.worker.checkpoint import Checkpoint
 from hostmesh.worker.errors import CheckpointError
-from hostmesh.worker.saving.completion import Taken, find_newest_common, may_overwrite
+from hostmesh.worker.saving.completion import Completion, Taken, find_newest_common, may_overwrite
 from hostmesh.worker.saving.generation import DATA_AT, Generation
 from hostmesh.worker.saving.pieces import Layout, list_needed, put_together, to_bytes
 from hostmesh.worker.saving.room import find_shortage
+from hostmesh.worker.saving.writer import Snapshot, Writer
 
 ABOUT = {"source": "digits:train", "batch_size": 64, "seed": 0}
 
@@ -36,7 +39,7 @@ class Killed(BaseException):
 def fill(generation: Generation, step: int, size: int = 3000) -> None:
     generation.begin(DATA_AT + size)
     for at in range(0, size, 1000):
-        generation.write(DATA_AT + at, bytes([step]) * 1000)
+        generation.write(DATA_AT + at, np.full(1000, step, np.uint8))
     generation.seal({"step": step}, DATA_AT + size)
 
 
@@ -45,40 +48,49 @@ def is_whole(generation: Generation, step: int, size: int = 3000) -> bool:
     return is_sealed and generation.read(DATA_AT, size) == bytes([step]) * size
 
 
+def kill_at(call: int, share: float, patch: pytest.MonkeyPatch) -> None:
+    """At the call of that number that writes, after so much of it was written."""
+    calls = iter(range(100))
+    write_data, write_file = Generation.write, os.pwrite
+
+    def write(self: Generation, at: int, data: Any) -> None:
+        is_last = next(calls) == call
+        write_data(self, at, data[: int(len(data) * share)] if is_last else data)
+        if is_last:
+            raise Killed
+
+    def pwrite(file: int, data: bytes, at: int) -> int:
+        is_last = next(calls) == call
+        count = write_file(file, data[: int(len(data) * share)] if is_last else data, at)
+        if is_last:
+            raise Killed
+        return count
+
+    patch.setattr(Generation, "write", write)
+    patch.setattr(os, "pwrite", pwrite)
+
+
 @pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
 def test_a_generation_that_is_cut_off_anywhere_does_not_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, share: float
 ) -> None:
-    """At each call that writes the process is killed, after so much of it was written."""
-    really_write = os.pwrite
-    for calls in range(20):
-        path = tmp_path / f"after-{calls}"
+    for call in range(6):  # the seal is broken, three pieces, the header, the seal
+        path = tmp_path / f"cut-{call}"
         fill(Generation(path), 1)
-        left = calls
-
-        def write(file: int, data: Any, at: int) -> int:
-            nonlocal left
-            left -= 1
-            if left >= 0:
-                return really_write(file, data, at)
-            really_write(file, bytes(data[: int(len(data) * share)]), at)
-            raise Killed
-
-        with monkeypatch.context() as patch:
-            patch.setattr(os, "pwrite", write)
-            try:
-                fill(Generation(path), 2)
-            except Killed:
-                was_killed = True
-            else:
-                was_killed = False
+        with monkeypatch.context() as patch, pytest.raises(Killed):
+            kill_at(call, share, patch)
+            fill(Generation(path), 2)
         found = Generation(path)
-        if not was_killed:
-            assert is_whole(found, 2) and calls > 4
-            return
-        assert found.read_header() is None or is_whole(found, 1) or is_whole(found, 2)
-        assert calls == 0 or not is_whole(found, 1), "its data has begun to change"
-    raise AssertionError("it never came to its end")
+        if (call, share) == (0, 0.0):
+            assert is_whole(found, 1)
+        elif (call, share) == (5, 1.0):
+            assert is_whole(found, 2)
+        else:
+            assert found.read_header() is None
+    with monkeypatch.context() as patch:
+        kill_at(6, share, patch)
+        fill(Generation(path), 3)
+    assert is_whole(Generation(path), 3)
 
 
 def test_a_generation_takes_its_memory_before_a_byte_is_written_and_gives_back_what_is_too_much(tmp_path: Path) -> None:
@@ -140,6 +152,36 @@ def test_processes_that_crash_at_any_moment_have_a_step_in_common() -> None:
 
 def test_without_the_rule_they_would_not() -> None:
     assert not all(crash_somewhere(seed, lambda *_: True) for seed in range(200))
+
+
+class SlowOthers(Completion):
+    """The others complete their snapshots when the test says so."""
+
+    def __init__(self) -> None:
+        super().__init__("test")
+        self.told: list[int] = []
+        self.are_ready = threading.Event()
+
+    def tell(self, step: int) -> None:
+        self.told.append(step)
+
+    def await_all(self, step: int, timeout: float = 60.0) -> None:
+        assert self.told[-1] == step and self.are_ready.wait(timeout)
+        self.are_ready.clear()
+
+
+def test_the_next_snapshot_is_not_begun_before_all_have_the_last(tmp_path: Path) -> None:
+    generations, others = [Generation(tmp_path / name) for name in "ab"], SlowOthers()
+    writer, state = Writer(generations, others), {"w": np.arange(4)}
+    layout = Layout(state, DATA_AT)
+    for step in (1, 2, 3):
+        writer.begin(Snapshot(step, layout, layout.copy([state["w"]]), {"step": step}))
+        await_true(lambda step=step: others.told[-1:] == [step], 30, "a whole snapshot")
+        assert not writer._idle.is_set(), "training may go on to the next"
+        others.are_ready.set()
+        writer.wait()
+    writer.stop()
+    assert [each.read_header() for each in generations] == [{"step": 3}, {"step": 2}]
 
 
 @pytest.mark.parametrize(
@@ -244,18 +286,13 @@ def open_kept(tmp_path: Path, **options: Any) -> Checkpoint:
     return Checkpoint(tmp_path / "kept", **{"data_spec": ABOUT, "memory_every": 1, **options})
 
 
-def leave(kept: Checkpoint) -> None:
-    """As a process does that is killed, but for the thread and what a program may do once only."""
-    kept.close()
-
-
 def test_a_snapshot_is_gone_on_from_and_saves_go_on_after_it(memory: Path, tmp_path: Path, mesh: Any) -> None:
     first = open_kept(tmp_path, memory_every=2)
     assert first.restore(make_state(mesh)) is None
     first.save(30, make_state(mesh, 30.0), 300)
     for step in range(30, 38):
         first.snapshot(step, make_state(mesh, float(step)), {"step": step, "shards": {"0": "here"}})
-    leave(first)
+    first.close()
     second = open_kept(tmp_path, memory_every=2)
     found = second.restore(make_state(mesh))
     assert found is not None and second.restored_from == "memory"
@@ -263,7 +300,7 @@ def test_a_snapshot_is_gone_on_from_and_saves_go_on_after_it(memory: Path, tmp_p
     assert found[1] == {"step": 36, "shards": {"0": "here"}}
     second.snapshot(38, make_state(mesh, 38.0), 380)
     second.save(40, make_state(mesh, 40.0), 400)
-    leave(second)
+    second.close()
     third = open_kept(tmp_path)
     found = third.restore(make_state(mesh))
     assert found is not None and found[1] == 400 and third.restored_from == "disk"
@@ -271,7 +308,14 @@ def test_a_snapshot_is_gone_on_from_and_saves_go_on_after_it(memory: Path, tmp_p
     assert sorted(os.listdir(tmp_path / "kept")) == ["30", "40"] and len(os.listdir(memory)) == 2
 
 
-def test_the_state_may_be_donated_and_arrays_of_the_host_changed_at_once(memory: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("devices", ["the host's", "their own"])
+def test_the_state_may_be_donated_and_arrays_of_the_host_changed_at_once(
+    memory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, devices: str
+) -> None:
+    """Devices that have memory of their own copy the state there, and a thread does the rest."""
+    if devices == "their own":
+        for module in ("pieces", "writer"):
+            monkeypatch.setattr(f"hostmesh.worker.saving.{module}.is_on_host", lambda _: False)
     kept = open_kept(tmp_path)
     update = jax.jit(lambda array: array * 0 - 1, donate_argnums=0)
     for step in (1, 2, 3):
@@ -288,7 +332,7 @@ def test_the_state_may_be_donated_and_arrays_of_the_host_changed_at_once(memory:
 def test_what_was_kept_of_something_else_is_not_used(memory: Path, tmp_path: Path, mesh: Any, change: str) -> None:
     first = open_kept(tmp_path)
     first.snapshot(7, make_state(mesh), 70)
-    leave(first)
+    first.close()
     like = make_state(mesh)
     if change == "shape":
         like["table"] = np.arange(6.0)
@@ -314,15 +358,13 @@ def test_weights_alone_and_readers_ignore_memory(memory: Path, tmp_path: Path, m
     kept.close()
 
 
-def test_a_torn_snapshot_leaves_the_one_before(
-    memory: Path, tmp_path: Path, mesh: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_torn_snapshot_leaves_the_one_before(memory: Path, tmp_path: Path, mesh: Any) -> None:
     kept = open_kept(tmp_path)
     for step in (1, 2, 3):
         kept.snapshot(step, make_state(mesh, float(step)), step)
     kept.close()
-    newest = max(memory.iterdir(), key=lambda path: path.stat().st_mtime_ns)
-    Generation(newest).drop()
+    torn = max(map(Generation, memory.iterdir()), key=lambda each: (each.read_header() or {})["step"])
+    torn.drop()
     again = open_kept(tmp_path)
     found = again.restore(make_state(mesh))
     again.close()

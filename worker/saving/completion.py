@@ -59,11 +59,7 @@ class Completion:
         self._client: Any = state.client
         self._process_id, self._num_processes = state.process_id or 0, state.num_processes or 1
         self._name = f"hostmesh/snapshots/{quote(what, safe='')}/{next(_numbers)}"
-        self._agreed: int | None = None
-
-    def agree(self, step: int) -> None:
-        """Everybody is known to have it."""
-        self._agreed = step
+        self._agreed: int | None = None  # the last step that everybody has
 
     def tell(self, step: int) -> None:
         """This process has completed the snapshot of that step."""
@@ -75,7 +71,7 @@ class Completion:
 
     def await_all(self, step: int, timeout: float = TIMEOUT) -> None:
         """Wait until every process has completed the snapshot of that step."""
-        if self._client is None or step == self._agreed:
+        if self._client is None:
             return
         answer = self._collect(step, timeout) if self._process_id == 0 else self._hear(step, timeout)
         if isinstance(answer, str):

@@ -69,10 +69,12 @@ class Layout:
                 raise CheckpointError(f"{name} of the state is {kind}, wanted numbers to keep them in memory")
 
     def copy(self, leaves: Sequence[Any]) -> list[Any]:
-        """The pieces, safe from whatever becomes of the state. Devices copy in their own time, after the step that is
-        under way; nothing is waited for."""
+        """The pieces. Devices copy them in their own time, after the step that is under way, and nothing is waited for;
+        but those that are the host itself would only take its time twice: theirs are the state's own."""
         found = [_piece_of(leaves[piece.leaf], piece.shard) for piece in self.pieces]
-        places = [number for number, piece in enumerate(self.pieces) if piece.shard >= 0]
+        places = [
+            number for number, piece in enumerate(self.pieces) if piece.shard >= 0 and not is_on_host(found[number])
+        ]
         shards = [found[place] for place in places]
         # Without a program of our own: it would have to be compiled, in every attempt.
         copies = jax.device_put(shards, [shard.sharding for shard in shards], may_alias=False)
@@ -90,6 +92,11 @@ def sign(leaves: Sequence[Any], tree: Any) -> Any:
     return tree, [
         (leaf.shape, leaf.dtype, getattr(leaf, "sharding", None)) if _is_array(leaf) else 0 for leaf in leaves
     ]
+
+
+def is_on_host(piece: Any) -> bool:
+    """Whether it is an array of a simulated device, whose memory is the host's."""
+    return isinstance(piece, jax.Array) and piece.platform() == "cpu"
 
 
 def to_bytes(piece: Any) -> Any:

@@ -1,18 +1,19 @@
-"""The thread that writes snapshots into memory, one after the other, into two generations in turn."""
+"""Writes snapshots into memory, one after the other, into two generations in turn: a thread, as far as it can."""
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 from hostmesh.worker.errors import DisagreementError, WorkerError
 from hostmesh.worker.saving.completion import Completion, GivenUpError
 from hostmesh.worker.saving.generation import Generation
-from hostmesh.worker.saving.pieces import Layout, to_bytes
+from hostmesh.worker.saving.pieces import Layout, is_on_host, to_bytes
 
 # How long training waits for the snapshot before; the thread itself gives up sooner, and says for whom it has waited.
 TIMEOUT = 660.0
@@ -22,7 +23,7 @@ NICENESS = 10
 
 @dataclass
 class Snapshot:
-    """What is to be written: pieces on devices, and all else that belongs to them."""
+    """What is to be written: pieces, and all else that belongs to them."""
 
     step: int
     layout: Layout
@@ -31,7 +32,8 @@ class Snapshot:
 
 
 class Writer:
-    """`why_over` is why nothing more is written, once that is so; `is_own` says that the reason is on this process."""
+    """Two snapshots are never under way at once. `why_over` is why nothing more is written, once that is so; `is_own`
+    says that the reason is on this process."""
 
     def __init__(self, generations: Sequence[Generation], completion: Completion) -> None:
         self._generations, self._completion = tuple(generations), completion
@@ -51,17 +53,19 @@ class Writer:
     def go_on_from(self, step: int, generation: Generation) -> None:
         """All processes have gone back to this one: the next snapshot spares it."""
         self._newest = step, generation
-        self._completion.agree(step)
 
     def wait(self) -> None:
-        """Until nothing is being written."""
+        """Until the last snapshot is written everywhere, so that the next one may be."""
         if not self._idle.wait(TIMEOUT):
             raise DisagreementError(f"waited {TIMEOUT:g} s for the last snapshot to be written")
         if self._error is not None:
             raise self._error
 
     def begin(self, snapshot: Snapshot) -> None:
-        """Write it, after the one before has been waited for."""
+        """Write what a device that is the host itself may change next, and leave the rest to the thread. `wait` comes
+        before."""
+        if not self._try(snapshot.step, self._write_on_host, snapshot):
+            return
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="hostmesh-snapshots", daemon=True)
             self._thread.start()
@@ -85,14 +89,16 @@ class Writer:
             snapshot, self._next = self._next, None
             if snapshot is None:
                 return
-            self._try_to_write(snapshot)
+            step = snapshot.step
+            if self._try(step, self._complete, snapshot):
+                self._try(step, self._completion.await_all, step)
             del snapshot
             self._idle.set()
 
-    def _try_to_write(self, snapshot: Snapshot) -> None:
-        step = snapshot.step
+    def _try(self, step: int, act: Callable[[Any], None], value: Any) -> bool:
+        """False if it failed, and nothing more is to be written."""
         try:
-            self._write(snapshot)
+            act(value)
         except GivenUpError as error:
             self.why_over = str(error)
         except WorkerError as error:
@@ -101,30 +107,40 @@ class Writer:
             self._give_up(step, error.strerror or str(error))
         except Exception as error:  # of jax: a device without room for the copies, or a service that is gone
             self._give_up(step, f"{type(error).__name__}: {error}".splitlines()[0])
+        else:
+            return True
+        return False
 
     def _give_up(self, step: int, why: str) -> None:
         self.why_over, self.is_own = why, True
         with suppress(Exception):  # the others are gone, and so will be this process
             self._completion.give_up(step, why)
 
-    def _write(self, snapshot: Snapshot) -> None:
-        generation = self._generations[0]
-        if self._newest is not None:
-            self._completion.await_all(self._newest[0])
-            generation = next(each for each in self._generations if each is not self._newest[1])
-        layout, pieces = snapshot.layout, snapshot.pieces
-        generation.begin(layout.end)
-        for number, place in enumerate(layout.pieces):
-            for ahead in pieces[number + 1 : number + 2]:
-                _fetch(ahead)
-            generation.write(place.at, to_bytes(pieces[number]))
-            pieces[number] = None  # its memory is free for the next
+    @property
+    def _target(self) -> Generation:
+        """Everybody has the newest: it is the other one's turn."""
+        return next(each for each in self._generations if self._newest is None or each is not self._newest[1])
+
+    def _write_on_host(self, snapshot: Snapshot) -> None:
+        places = [number for number, piece in enumerate(snapshot.pieces) if is_on_host(piece)]
+        if places:
+            self._target.begin(snapshot.layout.end)
+        for number in places:
+            self._write(snapshot, number)
+
+    def _complete(self, snapshot: Snapshot) -> None:
+        layout, pieces, generation = snapshot.layout, snapshot.pieces, self._target
+        places = [number for number, piece in enumerate(pieces) if piece is not None]
+        if len(places) == len(pieces):
+            generation.begin(layout.end)
+        for number, ahead in zip_longest(places, places[1:]):
+            if ahead is not None and hasattr(pieces[ahead], "copy_to_host_async"):
+                pieces[ahead].copy_to_host_async()  # it comes while this one is written
+            self._write(snapshot, number)
         generation.seal(snapshot.header, layout.end)
         self._newest = snapshot.step, generation
         self._completion.tell(snapshot.step)
 
-
-def _fetch(piece: Any) -> None:
-    """Begin to bring it from its device, while the one before is written."""
-    if hasattr(piece, "copy_to_host_async"):
-        piece.copy_to_host_async()
+    def _write(self, snapshot: Snapshot, number: int) -> None:
+        self._target.write(snapshot.layout.pieces[number].at, to_bytes(snapshot.pieces[number]))
+        snapshot.pieces[number] = None  # its memory is free
