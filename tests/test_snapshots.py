@@ -184,6 +184,27 @@ def test_the_next_snapshot_is_not_begun_before_all_have_the_last(tmp_path: Path)
     assert [each.read_header() for each in generations] == [{"step": 3}, {"step": 2}]
 
 
+class Broken(Generation):
+    """Takes the first piece only."""
+
+    def write(self, at: int, data: Any) -> None:
+        if at > DATA_AT:
+            raise OSError(5, "Input/output error")
+        super().write(at, data)
+
+
+def test_a_snapshot_that_fails_half_way_is_not_sealed(tmp_path: Path) -> None:
+    generations = [Generation(tmp_path / "a"), Broken(tmp_path / "b")]
+    others, state = SlowOthers(), {"v": np.arange(4), "w": np.arange(4)}
+    writer, layout = Writer(generations, others), Layout(state, DATA_AT)
+    others.are_ready.set()
+    for step in (1, 2):
+        writer.begin(Snapshot(step, layout, layout.copy(list(state.values())), {"step": step}))
+        writer.wait()
+    assert [each.read_header() for each in generations] == [{"step": 1}, None]
+    assert others.told == [1] and writer.is_own and writer.why_over == "Input/output error"
+
+
 @pytest.mark.parametrize(
     ("held", "common"),
     [
