@@ -75,9 +75,7 @@ class Layout:
         places = [
             number for number, piece in enumerate(self.pieces) if piece.shard >= 0 and not is_on_host(found[number])
         ]
-        shards = [found[place] for place in places]
-        # Without a program of our own: it would have to be compiled, in every attempt.
-        copies = jax.device_put(shards, [shard.sharding for shard in shards], may_alias=False)
+        copies = copy_on_devices([found[place] for place in places])
         for place, copied in zip(places, copies, strict=True):
             found[place] = copied
         return found
@@ -92,6 +90,12 @@ def sign(leaves: Sequence[Any], tree: Any) -> Any:
     return tree, [
         (leaf.shape, leaf.dtype, getattr(leaf, "sharding", None)) if _is_array(leaf) else 0 for leaf in leaves
     ]
+
+
+def copy_on_devices(shards: list[Any]) -> list[Any]:
+    """Without a program of our own: that would have to be compiled, in every attempt."""
+    copies: list[Any] = jax.device_put(shards, [shard.sharding for shard in shards], may_alias=False)
+    return copies
 
 
 def is_on_host(piece: Any) -> bool:
