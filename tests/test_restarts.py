@@ -71,6 +71,17 @@ def test_attempts_that_save_nothing_new_end_a_run() -> None:
     )  # of a script that does not tell its saves
 
 
+def test_attempts_that_go_on_from_a_newer_snapshot_get_somewhere() -> None:
+    def resumed(*steps: int | None) -> list[Attempt]:
+        failed = attempts(*[KILLED] * len(steps), saved=(400,) * len(steps))
+        return [replace(each, resumed_step=step) for each, step in zip(failed, steps, strict=True)]
+
+    assert decide_restart(resumed(None, 411, 423, 430), Budgets(9, 90)) == GoOn(0.0)
+    assert decide_restart(resumed(None, 411, 411, 411), Budgets(9, 90)) == GoOn(0.0)
+    assert decide_restart(resumed(None, 411, 411, 411, 411), Budgets(9, 90)) == GiveUp("3 attempts in a row saved no new step")
+    assert decide_restart(resumed(411, 400, 400, 400), Budgets(9, 90)) == GiveUp("3 attempts in a row saved no new step")
+
+
 def test_without_restarts_there_are_none() -> None:
     assert decide_restart(attempts(KILLED), Budgets(0, 0)) == GiveUp()
 
@@ -132,6 +143,33 @@ def result_of(told: Story) -> dict[str, Any]:
 def end_well(told: Story, at: float) -> None:
     for process_id in range(4):
         told.exit_at(at, process_id, 0)
+
+
+@pytest.mark.parametrize(
+    ("step", "source", "told_so"),
+    [
+        (411, "memory", "launch: attempt 2 goes on from step 411, kept in memory; 1 step is done again"),
+        (390, "disk", "launch: attempt 2 goes on from step 390, saved on disk; 22 steps are done again"),
+        (400, "disk", None),
+        (None, None, None),  # it starts again
+    ],
+)
+def test_where_an_attempt_goes_on_from_is_told_if_it_was_not_known(
+    story: Tell, step: int | None, source: str | None, told_so: str | None
+) -> None:
+    told = story()
+    told.say_at(1.5, 0, wire.Fact("resumed", 0, {"step": 7, "source": "disk"}))  # of an earlier run's saves
+    told.say_at(2, 0, wire.Fact("saved", 0, {"step": 400}))
+    told.say_at(2, 0, *(wire.Observed(n, "", 412, "step", 9, True) for n in (0, 1)))
+    told.exit_at(3, 1, -9)
+    if step is not None:
+        told.say_at(5, 0, wire.Fact("resumed", 0, {"step": step, "source": source}))
+    told.say_at(5, 1, wire.Fact("resumed", 3, {"step": 1, "source": "disk"}))  # nobody's but process 0's counts
+    end_well(told, 6)
+    told.run()
+    assert told.shown.count(" goes on from step ") == (told_so is not None) and (told_so or "") in told.shown
+    found = [(each["resumed_from"], each["resumed_source"]) for each in result_of(told)["attempts"]]
+    assert found == [(7, "disk"), (step, source)]
 
 
 def test_a_killed_process_is_followed_by_another_attempt(story: Tell) -> None:

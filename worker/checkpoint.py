@@ -7,12 +7,16 @@ import os
 from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias, overload
 
+import jax
+
 from hostmesh.worker.distributed import require_joined
 from hostmesh.worker.errors import CheckpointError
 from hostmesh.worker.process.coordination import JSON, exchange, require_same
+from hostmesh.worker.process.facts import send_fact
 from hostmesh.worker.recording.recorder import phase
 from hostmesh.worker.saving.folder import CheckpointFolder
 from hostmesh.worker.saving.orbax_setup import open_orbax, restore_part
+from hostmesh.worker.saving.snapshots import Snapshots
 from hostmesh.worker.saving.state_shape import abstract, compare, compare_part, describe, require_global
 from hostmesh.worker.streams.state import LoaderState, merge_states
 
@@ -30,23 +34,38 @@ class Checkpoint:
     belongs to one program at a time, from here until `close` or its end; another one is refused with its owner's name.
     With `read_only` nothing is owned, written or removed: to evaluate what another run saves. After an exception call
     neither `wait` nor `close`: they wait for processes that may be gone.
+
+    With `memory_every` each such step that is given to `snapshot` is kept in the hosts' memory until the run ends, in
+    two copies at most: the run's next attempt goes on from there. It has no effect without `launch`.
     """
 
     def __init__(
-        self, folder: str | os.PathLike[str], *, data_spec: Mapping[str, JSON], keep: int = 3, read_only: bool = False
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        data_spec: Mapping[str, JSON],
+        keep: int = 3,
+        read_only: bool = False,
+        memory_every: int = 0,
     ) -> None:
         require_joined("open the checkpoint")
         if keep < 1:
             raise ValueError(f"keep wants at least 1 step, found {keep}")
+        if memory_every < 0:
+            raise ValueError(f"memory_every wants a number of steps, or 0 for no snapshots; found {memory_every}")
         self.keep = keep
         self.data_spec: dict[str, Any] = json.loads(json.dumps(dict(data_spec)))
-        options = {"keep": keep, "read_only": read_only}
+        options = {"keep": keep, "read_only": read_only, "memory_every": memory_every}
         require_same(
             "open the checkpoint", {**options, **{f"data_spec.{key}": self.data_spec[key] for key in self.data_spec}}
         )
         self._folder = CheckpointFolder(folder, read_only)
         self.folder = self._folder.path
         self._orbax = self._open_orbax()
+        self._snapshots = None
+        if memory_every and not read_only:
+            self._snapshots = Snapshots(self.folder, memory_every, self.data_spec)
+        self.restored_from: Literal["memory", "disk"] | None = None
         self._reached: int | None = None
         self._pending: int | None = None
 
@@ -58,7 +77,7 @@ class Checkpoint:
 
     def restore(self, like: PyTree, *, weights_only: bool = False) -> Any:
         """The newest state, in the shardings of `like` (arrays, or ShapeDtypeStructs with a sharding), and the
-        loader's state; None when nothing was saved yet.
+        loader's state; None when nothing was saved yet. `restored_from` then says whether it was in memory.
 
         With `weights_only` the state alone, whatever data it was trained on: for another batch size, source or seed.
         Then `like` may also leave out parts of what was saved, such as the optimizer's.
@@ -72,17 +91,36 @@ class Checkpoint:
         self.wait()
         if self._folder.read_only:
             self._folder.list_steps()
-        if not self._folder.steps:
+        step = self._folder.steps[-1] if self._folder.steps else None
+        snapshots = None if weights_only else self._snapshots
+        if snapshots is not None and (found := snapshots.restore(abstract(like), step)) is not None:
+            self._note_restored(found.step, "memory")
+            return found.state, found.loader_state
+        if step is None:
             return None
-        step = self._folder.steps[-1]
         wanted = abstract(like)
         position = self._read(self._orbax, step, position=args.JsonRestore())["position"]
         self._check(step, position, like, weights_only)
         if weights_only:
             return self._read_part(step, wanted)
         state = self._read(self._orbax, step, state=args.StandardRestore([wanted]))["state"][0]
-        self._reached = step
+        self._note_restored(step, "disk")
         return state, position["loader_state"]
+
+    def _note_restored(self, step: int, source: Literal["memory", "disk"]) -> None:
+        self._reached, self.restored_from = step, source
+        if jax.process_index() == 0:
+            send_fact("resumed", must_arrive=True, step=step, source=source)
+
+    def snapshot(self, step: int, state: PyTree, loader_state: LoaderState) -> None:
+        """Keep a step in memory, if it is a `memory_every`-th one; to be called after every step, and almost free at
+        all others. The state may be donated at once: it is copied on its devices, and brought to memory by a thread.
+
+        A step that is still on its way when the next comes is waited for. Saves on disk are needed all the same: what
+        is in memory is lost with its host.
+        """
+        if self._snapshots is not None:
+            self._snapshots.take(step, state, loader_state)
 
     def save(self, step: int, state: PyTree, loader_state: LoaderState) -> None:
         """Save a step. `loader_state` is what `loader.state()` returned.
@@ -132,8 +170,10 @@ class Checkpoint:
         self._folder.remove_all_but(self.keep)
 
     def close(self) -> None:
-        """Wait for the last save, and give the folder back."""
+        """Wait for the last save, and give the folder back. Snapshots stay in memory until the run has ended."""
         self.wait()
+        if self._snapshots is not None:
+            self._snapshots.close()
         self._orbax.close()
         self._folder.close()
 

@@ -19,6 +19,8 @@ GRACE = "HOSTMESH_GRACE"
 FACTS_SOCKET = "HOSTMESH_FACTS_SOCKET"
 STACKS_FILE = "HOSTMESH_STACKS_FILE"
 RECORD_FILE = "HOSTMESH_RECORD_FILE"
+# A folder in /dev/shm that the agent made, where processes keep snapshots; it goes when the run ends.
+SNAPSHOTS = "HOSTMESH_SNAPSHOTS"
 # `all` where the launcher keeps what every process reports, and not only what process 0 does.
 METRICS = "HOSTMESH_METRICS"
 # `off` where nobody wants to know whether the processes compile the same programs.

@@ -11,6 +11,7 @@ from typing import List, Optional
 from hostmesh.launcher.agent.files import remove_file
 from hostmesh.launcher.agent.fresh_child import leave_stream
 from hostmesh.launcher.agent.leftovers.shared_memory import SharedMemory, remove_noted
+from hostmesh.launcher.agent.leftovers.snapshots import snapshots_of
 from hostmesh.launcher.agent.linux import adopt_orphans, die_with_parent
 from hostmesh.launcher.agent.process_tree import kill_all
 
@@ -121,15 +122,22 @@ def _remove_stale_folders(folder: str) -> None:
 
 
 def remove(folder: str) -> None:
-    """Remove an agent's folder, which may be gone already, and the shared memory that is noted in it. The lock goes
-    last: if this is interrupted, agent/leftovers/stale_folders.py still recognises what is left as stale."""
+    """Remove an agent's folder, which may be gone already, its snapshots and the shared memory that is noted in it. The
+    lock goes last: if this is interrupted, agent/leftovers/stale_folders.py still recognises what is left as stale."""
+    remove_noted(folder)
+    for path in (snapshots_of(folder), folder):
+        _remove_folder(path)
+
+
+def _remove_folder(folder: str) -> None:
     try:
+        if os.lstat(folder).st_uid != os.geteuid():
+            return  # in /dev/shm anybody may have made it
         names = set(os.listdir(folder))
     except OSError:
         return
     import shutil
 
-    remove_noted(folder)
     for name in names - {LOCK}:
         path = os.path.join(folder, name)
         if os.path.isdir(path) and not os.path.islink(path):

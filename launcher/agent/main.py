@@ -7,13 +7,14 @@ import selectors
 import signal
 import socket
 import sys
-from typing import Any, Callable, Dict, List
+from typing import Any, Callable, Dict, List, Optional
 
 from hostmesh.launcher import wire
 from hostmesh.launcher.agent import process_tree
 from hostmesh.launcher.agent.guardian import Guardian, guard, remove
 from hostmesh.launcher.agent.leftovers.network import bring_back
 from hostmesh.launcher.agent.leftovers.shared_memory import SharedMemory
+from hostmesh.launcher.agent.leftovers.snapshots import make_snapshots
 from hostmesh.launcher.agent.link import BEAT_EVERY, Link, watch
 from hostmesh.launcher.agent.notices import Notices
 from hostmesh.launcher.agent.observing.examining import Examining
@@ -34,8 +35,9 @@ def main(folder: str) -> None:
     for earlier in process_tree.list_earlier(mark):
         process_tree.kill_marked(earlier)
     shared_memory = SharedMemory(folder)
+    snapshots = make_snapshots(folder)
     guardian = guard(mark, folder, shared_memory)
-    agent = Agent(folder, guardian, shared_memory)
+    agent = Agent(folder, guardian, shared_memory, snapshots)
     try:
         agent.run()
     except Exception:
@@ -52,12 +54,14 @@ def main(folder: str) -> None:
 
 
 class Agent:
-    def __init__(self, folder: str, guardian: Guardian, shared_memory: SharedMemory) -> None:
+    def __init__(
+        self, folder: str, guardian: Guardian, shared_memory: SharedMemory, snapshots: Optional[str] = None
+    ) -> None:
         self.guardian, self.shared_memory = guardian, shared_memory
         self.selector = selectors.DefaultSelector()
         self.link = Link(self.selector)
         self.processes = Processes(folder, self.link.send)
-        self.starter = Starter(folder, self.selector, self.link.send, self.processes)
+        self.starter = Starter(folder, self.selector, self.link.send, self.processes, snapshots)
         self.duties = Duties(folder, self.selector, self.link.send, self.starter.note_ready)
         self.forwarding = Forwarding(self.link, self.processes, self.starter, self.duties)
         self.stopping = Stopping(self.link, self.processes, self.starter, self.forwarding, shared_memory, guardian.pid)

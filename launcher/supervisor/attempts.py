@@ -10,7 +10,15 @@ from hostmesh.launcher.supervisor.blame.verdict import Verdict
 from hostmesh.launcher.supervisor.ending import Ending
 from hostmesh.launcher.supervisor.link.inbox import Inbox
 from hostmesh.launcher.supervisor.records import Records
-from hostmesh.launcher.supervisor.restarts import Attempt, Budgets, GiveUp, GoOn, decide_restart, find_avoided
+from hostmesh.launcher.supervisor.restarts import (
+    Attempt,
+    Budgets,
+    GiveUp,
+    GoOn,
+    decide_restart,
+    find_avoided,
+    tell_again,
+)
 from hostmesh.launcher.supervisor.run_state import RunState
 from hostmesh.launcher.words import count_things
 
@@ -81,6 +89,8 @@ class Attempts:
         return Attempt(
             *(state.attempt, verdict, seconds, state.saved_step, min(state.steps.values(), default=None)),
             is_final=self._is_final(verdict),
+            resumed_step=state.resumed_step,
+            resumed_source=state.resumed_source,
         )
 
     def _is_final(self, verdict: Verdict) -> bool:
@@ -98,6 +108,4 @@ def tell_repeated(attempt: Attempt) -> str:
     saved, step = attempt.saved_step, attempt.step
     if saved is None:
         return "starting again"
-    repeated = max(0, step - saved) if step is not None else 0
-    again = f"{count_things(repeated, 'step')} {'is' if repeated == 1 else 'are'} done again"
-    return f"going on from step {saved}, {again if repeated else 'no step is done again'}"
+    return f"going on from step {saved}, {tell_again(saved, step)}"

@@ -13,6 +13,7 @@ from hostmesh.launcher.supervisor.blame.failures import NO_CRASH, NO_MEMORY, Fai
 from hostmesh.launcher.supervisor.host import HostState
 from hostmesh.launcher.supervisor.link.inbox import Inbox
 from hostmesh.launcher.supervisor.records import Records
+from hostmesh.launcher.supervisor.restarts import tell_again
 from hostmesh.launcher.supervisor.run_state import RunState
 
 # In a run that goes on; all of them are in its events.
@@ -161,6 +162,8 @@ class Reports:
                 state.save_seconds = max(state.save_seconds or 0.0, seconds)
             case "saved", {"step": int(step)}:
                 state.saved_step, state.saved_at = step, self._inbox.now()
+            case "resumed", {"step": int(step), "source": str(source)} if process_id == 0:
+                self._note_resumed(step, source)
             case "dropped", {"facts": int(facts), "bytes": int(count)}:
                 self._note_dropped(process_id, facts, count)
             case "chaos", {"fault": int(), "kind": str()}:
@@ -171,6 +174,15 @@ class Reports:
             case "summary", _ if process_id == 0:
                 run = self._records.run
                 self._records.keep(run.summary, run.encode_json(detail))
+
+    def _note_resumed(self, step: int, source: str) -> None:
+        """It is told where it differs from what was announced when the attempt began."""
+        state = self._state
+        state.resumed_step, state.resumed_source = step, source
+        if state.attempt > 1 and step != state.saved_step:
+            where = "kept in memory" if source == "memory" else "saved on disk"
+            again = tell_again(step, state.reached_before)
+            self._records.note(f"launch: attempt {state.attempt} goes on from step {step}, {where}; {again}")
 
     def _note_dropped(self, process_id: int, facts: int, count: int) -> None:
         if facts:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from hostmesh.launcher.cluster.model import Cluster
 from hostmesh.launcher.supervisor.blame import kinds
 from hostmesh.launcher.supervisor.blame.verdict import Verdict
+from hostmesh.launcher.words import count_things
 
 # What ended an attempt may be over in the next one.
 RESTARTED = frozenset({"failed", "hang", "preempted", "host lost", "grown"})
@@ -42,6 +43,7 @@ class Budgets:
 class Attempt:
     """How one ended. `saved_step` is the last complete save of the run by then, `step` the last one that all had begun.
 
+    `resumed_step` is where it went on from itself, which may have been kept in memory only.
     `is_final` says that no other attempt can do better: it is a mistake in the command, in an import, in the data.
     """
 
@@ -51,6 +53,13 @@ class Attempt:
     saved_step: int | None = None
     step: int | None = None
     is_final: bool = False
+    resumed_step: int | None = None
+    resumed_source: str = ""
+
+    @property
+    def progress(self) -> int:
+        """The newest step that is known to have been kept, on disk or in memory, by then."""
+        return max(-1 if step is None else step for step in (self.saved_step, self.resumed_step))
 
     @property
     def is_failure(self) -> bool:
@@ -74,6 +83,8 @@ class Attempt:
             "seconds": round(self.seconds, 3),
             "saved_step": self.saved_step,
             "last_step": self.step,
+            "resumed_from": self.resumed_step,
+            "resumed_source": self.resumed_source or None,
         }
 
 
@@ -126,17 +137,25 @@ def decide_after_failure(attempts: Sequence[Attempt], restarts: int) -> GoOn | G
 
 
 def is_fruitless(failures: Sequence[Attempt]) -> bool:
-    """In a run that saves: what the one before them had saved is still the last."""
-    saved = [each.saved_step for each in failures[-MAX_FRUITLESS - 1 :]]
-    return len(saved) > MAX_FRUITLESS and saved[0] is not None and len(set(saved)) == 1
+    """In a run that saves: nothing newer was kept than what the one before them had kept."""
+    kept = [each.progress for each in failures[-MAX_FRUITLESS - 1 :]]
+    return len(kept) > MAX_FRUITLESS and kept[0] >= 0 and max(kept) == kept[0]
+
+
+def tell_again(kept: int, step: int | None) -> str:
+    """`12 steps are done again`, by an attempt that goes on after the step `kept` when `step` had been begun."""
+    repeated = max(0, step - kept) if step is not None else 0
+    if not repeated:
+        return "no step is done again"
+    return f"{count_things(repeated, 'step')} {'is' if repeated == 1 else 'are'} done again"
 
 
 def find_pause(failures: Sequence[Attempt]) -> float:
     """The more attempts in a row were quick to fail and saved nothing new, the longer."""
     quick = 0
     for before, each in zip((None, *failures), failures, strict=False):
-        has_saved = each.saved_step is not None and (before is None or each.saved_step != before.saved_step)
-        quick = 0 if has_saved or each.seconds > QUICK else quick + 1
+        has_kept = each.progress > (-1 if before is None else before.progress)
+        quick = 0 if has_kept or each.seconds > QUICK else quick + 1
     return 0.0 if quick < 2 else min(FIRST_PAUSE * 2 ** (quick - 2), MAX_PAUSE)
 
 

@@ -31,7 +31,7 @@ ORDERLY = frozenset({0, EXIT_PREEMPTED})
 OF_AN_ATTEMPT = (
     *("coordinator", "is_assembling", "saved_at", "spawned", "spawned_at", "started", "joining", "joined"),
     *("separate", "exits", "crashes", "failures", "leavers", "progress", "hang", "hang_since", "network"),
-    *("nursery_death", "programs", "ended_before"),
+    *("nursery_death", "programs", "ended_before", "resumed_step", "resumed_source"),
 )
 
 
@@ -67,6 +67,9 @@ class RunState(RunHosts):
     save_seconds: float | None = None
     saved_step: int | None = None
     saved_at: float = -math.inf  # the last save of this attempt was complete
+    reached_before: int | None = None  # the last step that all processes of the attempt before had begun
+    resumed_step: int | None = None  # where this attempt goes on from,
+    resumed_source: str = ""  # in memory or on disk
     programs: Programs = field(default_factory=Programs)
     faults_told: list[dict[str, Any]] = field(default_factory=list)  # of a rehearsal, done or not possible
     # Requests to stop.
@@ -76,6 +79,7 @@ class RunState(RunHosts):
 
     def begin_attempt(self, not_before: float) -> None:
         """The processes of the last one are gone; the hosts, and what was saved, stay."""
+        self.reached_before = min(self.steps.values(), default=None)
         fresh = RunState(())
         for name in OF_AN_ATTEMPT:
             setattr(self, name, getattr(fresh, name))

@@ -41,6 +41,7 @@ _OPTIONS = (
     JobOption("--seed", "N", "of the order of the records and of the first parameters", int, 0),
     JobOption("--checkpoint-dir", "DIR", "where to save, and to go on from; every host must see it"),
     JobOption("--checkpoint-every", "N", "steps between two saves", int, 100),
+    JobOption("--memory-every", "N", "steps between two snapshots in memory, for --restarts; 0 takes none", int, 0),
     JobOption("--eval-every", "N", "steps between two evaluations; 0 evaluates at the end only", int, 0),
     JobOption("--tail", "HOW", "what becomes of the last rows of an epoch", default="carry", choices=TAILS),
     JobOption("--nan", "HOW", "what to do about a loss that is not finite", default="stop", choices=NAN),

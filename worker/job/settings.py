@@ -30,6 +30,7 @@ class Settings:
     seed: int
     checkpoint_dir: str | None
     checkpoint_every: int
+    memory_every: int
     eval_every: int
     tail: str
     nan: str
@@ -42,6 +43,10 @@ class Settings:
                 raise SettingsError(f"--{name.replace('_', '-')} wants a number of 1 or more, found {value}")
         if self.eval_every < 0:
             raise SettingsError(f"--eval-every wants a number of steps, or 0 for the end only; found {self.eval_every}")
+        if self.memory_every < 0:
+            raise SettingsError(f"--memory-every wants a number of steps, or 0 for none; found {self.memory_every}")
+        if self.memory_every and self.checkpoint_dir is None:
+            raise SettingsError("--memory-every wants --checkpoint-dir too: what is in memory is lost with its host")
         if not 0 < self.lr < float("inf"):
             raise SettingsError(f"--lr wants a number above 0, found {self.lr}")
 

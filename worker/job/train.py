@@ -66,6 +66,8 @@ class Job:
         self._introduce()
         for batch in self.loader:
             self.state, scores = self.train_step(self.state, batch)
+            if self.checkpoint is not None:
+                self.checkpoint.snapshot(self.loader.step, self.state, self.loader.state())
             self._follow(self.loader.step, scores)
             if self._is_time(self.settings.eval_every):
                 say(f"step {self.loader.step}: {self._evaluate()}")
@@ -89,7 +91,8 @@ class Job:
         if self.settings.checkpoint_dir is None:
             return None
         handle_preemption()
-        return Checkpoint(self.settings.checkpoint_dir, data_spec=self.loader.data_spec)
+        every = self.settings.memory_every
+        return Checkpoint(self.settings.checkpoint_dir, data_spec=self.loader.data_spec, memory_every=every)
 
     def _resume(self) -> int | None:
         found = self.checkpoint.restore(self.state) if self.checkpoint is not None else None
@@ -105,10 +108,16 @@ class Job:
             )
         self.loader.restore(position)
         if not self.finite.check(self.state):
-            where = f"{self.settings.checkpoint_dir}/{position}"
-            remedy = "were its files changed? Remove it to go back to the step before"
+            where, remedy = f"{self.settings.checkpoint_dir}/{position}", "were its files changed? Remove it to go back"
+            if self._is_in_memory:
+                where, remedy = f"the snapshot of step {position}", "run again to go back to the last save"
             self._refuse_not_finite(f"{where} holds a state that is not finite", lambda: remedy)
         return position
+
+    @property
+    def _is_in_memory(self) -> bool:
+        """Where training goes on from; it may not be saved then."""
+        return self.checkpoint is not None and self.checkpoint.restored_from == "memory"
 
     def _refuse_not_finite(self, problem: str, explain: Callable[[], str]) -> None:
         """All processes see the same numbers at the same step, so all do the same."""
@@ -124,10 +133,11 @@ class Job:
         what = f"{self.settings.source}: {len(self.source):,} records, {self.task.classes} classes"
         left_out = f"; {self.loader.left_out:,} records left out" if self.loader.left_out else ""
         say(f"{what}; {where}; {self.total} steps of {self.settings.batch_size}{left_out}")
+        where = "kept in memory" if self._is_in_memory else f"saved in {self.settings.checkpoint_dir}"
         if self.resumed_from == self.total:
-            say(f"nothing is left to train: step {self.total} is saved in {self.settings.checkpoint_dir}")
+            say(f"nothing is left to train: step {self.total} is {where}")
         elif self.resumed_from is not None:
-            say(f"going on after step {self.resumed_from}, saved in {self.settings.checkpoint_dir}")
+            say(f"going on after step {self.resumed_from}, {where}")
 
     def _follow(self, step: int, scores: Scores) -> None:
         """Reports a step, and waits for the one that was given to the devices some steps ago."""
@@ -209,7 +219,7 @@ class Job:
         speed, waiting = self.progress.rates(self.loader.step, self.loader.waited)
         has_trained = self.resumed_from != self.loader.step
         if self.checkpoint is not None:
-            if has_trained:
+            if has_trained or self._is_in_memory:
                 self._save()
             self.checkpoint.close()
         found = self._evaluate()

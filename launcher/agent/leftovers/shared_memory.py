@@ -84,7 +84,8 @@ class SharedMemory:
 def list_segments() -> Set[Segment]:
     try:
         with os.scandir(FOLDER) as entries:
-            return {(entry.inode(), entry.name) for entry in entries}
+            # No folders: those of snapshots belong to agents, see agent/leftovers/snapshots.py.
+            return {(entry.inode(), entry.name) for entry in entries if not entry.is_dir(follow_symlinks=False)}
     except OSError:
         return set()
 

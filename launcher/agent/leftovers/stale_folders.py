@@ -1,4 +1,4 @@
-"""Folders of agents whose host lost its power, so that nobody could clean up: the next agent removes them."""
+"""Folders of agents that were killed with their guardian, or lost power: the next agent removes them."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import List
 
 from hostmesh.launcher.agent.fresh_child import leave_parent
 from hostmesh.launcher.agent.guardian import LOCK, remove
+from hostmesh.launcher.agent.leftovers.snapshots import snapshots_of
 from hostmesh.launcher.agent.process_tree import find_all
 
 PREFIX = "hostmesh-"  # followed by an agent's mark, `hostmesh-1116-k7m2xq.3`; agent/unpack.py makes the name
@@ -25,7 +26,8 @@ MAX_REMOVED = 100
 def remove_stale_folders(own: str) -> None:
     """Remove them in a forked child, because a disk may hang; without one if there is nothing to remove."""
     try:
-        found = [path for path in list_folders(own) if is_stale(path)][:MAX_REMOVED]
+        beside = [*list_folders(own), *list_folders(snapshots_of(own))]
+        found = [path for path in beside if is_stale(path)][:MAX_REMOVED]
         if not found:
             return
         guardian = os.getpid()
@@ -44,12 +46,15 @@ def remove_stale_folders(own: str) -> None:
 def list_folders(own: str) -> List[str]:
     """The folders beside `own` that have the name of an agent's folder."""
     found = []
-    with os.scandir(os.path.dirname(own)) as entries:
-        for number, entry in enumerate(entries):
-            if number >= MAX_EXAMINED:
-                break
-            if entry.name.startswith(PREFIX) and entry.name.rpartition(".")[2].isdigit() and entry.path != own:
-                found.append(entry.path)
+    try:
+        with os.scandir(os.path.dirname(own)) as entries:
+            for number, entry in enumerate(entries):
+                if number >= MAX_EXAMINED:
+                    break
+                if entry.name.startswith(PREFIX) and entry.name.rpartition(".")[2].isdigit() and entry.path != own:
+                    found.append(entry.path)
+    except OSError:
+        pass  # a host without /dev/shm
     return found
 
 

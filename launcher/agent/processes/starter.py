@@ -16,7 +16,7 @@ from hostmesh.launcher.agent.processes.output import Output
 from hostmesh.launcher.agent.processes.process import Process, ProcessState
 from hostmesh.launcher.agent.processes.registry import Phase, Processes
 from hostmesh.launcher.agent.spawn import STDIN, explain_start, read_exec_error, spawn
-from hostmesh.worker.identity import FACTS_SOCKET, RECORD_FILE, STACKS_FILE
+from hostmesh.worker.identity import FACTS_SOCKET, RECORD_FILE, SNAPSHOTS, STACKS_FILE
 
 # Seconds after the start of a process, which needs the processor itself by then no more than later.
 WARM_AFTER = 10.0
@@ -26,8 +26,14 @@ class Starter:
     """`nursery_output` is what the nursery prints; there is a nursery only for a warm start."""
 
     def __init__(
-        self, folder: str, selector: selectors.BaseSelector, send: Callable[[Any], None], processes: Processes
+        self,
+        folder: str,
+        selector: selectors.BaseSelector,
+        send: Callable[[Any], None],
+        processes: Processes,
+        snapshots: Optional[str] = None,
     ) -> None:
+        self._snapshots = snapshots
         self._folder, self._selector, self._send, self._processes = folder, selector, send, processes
         self._waiting: List[wire.Spawn] = []  # until the nursery has imported everything
         self._settings: Optional[wire.PrepareWorkers] = None
@@ -106,7 +112,7 @@ class Starter:
         if order.is_python and self._settings is not None and self._settings.warms_later and not self._has_terminal:
             self._warm_at = time.monotonic() + WARM_AFTER
         files = {FACTS_SOCKET: facts_path(self._folder), STACKS_FILE: process.stacks, RECORD_FILE: process.record.path}
-        own = {**order.env, **files}
+        own = {**order.env, **files, **({SNAPSHOTS: self._snapshots} if self._snapshots else {})}
         if order.is_python and self._nursery is not None and self._nursery.state is NurseryState.READY:
             self._nursery.order(order.process_id, order.argv, own, process.output.path)
         else:
