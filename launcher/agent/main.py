@@ -11,6 +11,8 @@ from typing import Any, Callable, Dict
 
 from hostmesh.launcher import wire
 from hostmesh.launcher.agent import process_tree
+from hostmesh.launcher.agent.compiled.child import CompiledChild
+from hostmesh.launcher.agent.compiled.place import used_path
 from hostmesh.launcher.agent.guardian import Guardian, guard, remove
 from hostmesh.launcher.agent.leftovers.network import bring_back
 from hostmesh.launcher.agent.leftovers.shared_memory import SharedMemory
@@ -24,6 +26,7 @@ from hostmesh.launcher.agent.processes.stopping import Stopping
 from hostmesh.launcher.agent.startup.duties import Duties
 from hostmesh.launcher.agent.startup.ports import list_addresses
 
+OF_COMPILED = (wire.ShareCompiled, wire.FindCompiled, wire.ReadCompiled, wire.StoreCompiled)
 POLL_OUTPUT_EVERY = 0.03
 POLL_STACKS_EVERY = 0.01
 
@@ -60,6 +63,7 @@ class Agent:
         self.stopping = Stopping(self.link, self.processes, self.starter, self.forwarding, shared_memory, guardian.pid)
         self.observing = Observing(self.processes, self.link.send)
         self.examining = Examining(self.processes, self.observing, self.link.send)
+        self.compiled = CompiledChild(self.selector, self.link.send, lambda: self.starter.compiled, used_path(folder))
         self.processes.before_exit = self.observing.look_last
         self.stopping.on_clear = self.observing.forget_all
         self.commands: Dict[type, Callable[[Any], None]] = {
@@ -67,6 +71,7 @@ class Agent:
             wire.Signal: self._signal,
             wire.Examine: lambda _: self.examining.begin(),
             wire.Stop: self.stopping.begin,
+            **dict.fromkeys(OF_COMPILED, self.compiled.obey),
         }
         self.is_told_to_end = False  # by a signal
         self._handle_signals()

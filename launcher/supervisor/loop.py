@@ -12,6 +12,7 @@ from hostmesh.launcher.output.metrics import Metrics
 from hostmesh.launcher.plan import Plan, describe_devices
 from hostmesh.launcher.supervisor.blame import verdict as verdicts
 from hostmesh.launcher.supervisor.blame.verdict import Verdict
+from hostmesh.launcher.supervisor.compiled import CompiledCarrier
 from hostmesh.launcher.supervisor.ending import WIND_UP_TIMEOUT, Ending
 from hostmesh.launcher.supervisor.hints import find_hints
 from hostmesh.launcher.supervisor.host import QUIET, HostState, Phase
@@ -98,6 +99,7 @@ class Supervisor:
         self.absence = Absence(self.inbox, lease, QUIET)
         self.losses = Losses(self.state, self.startup, self.reports, records, self.absence, lease)
         self.hang_watch = HangWatch(plan.cluster, records, self.channels)
+        self.carrier = CompiledCarrier(plan.cluster, self.state, self.channels, records, self.inbox, self.reports)
         self.attempts = self._make_attempts() if plan.cluster.restarts else None
         self._asked_to_stop = False
         self._began = self._hinted = self.inbox.now()
@@ -187,6 +189,7 @@ class Supervisor:
                     return verdict
                 case Spawn():
                     spawn_all(self.plan, self.state, self.records, self.channels, self.inbox)
+                    self.carrier.begin()
                     self.on_spawn()
                 case AskToStop(number):
                     self._ask_to_stop(number)
@@ -252,7 +255,9 @@ class Supervisor:
         elif isinstance(event, wire.Cleared):
             host.phase = Phase.READY
             self._tell_survivors(host, event.survivors)
-        elif not self.reports.note_event(host, event) and not self.reports.is_ending:
+        elif self.carrier.note_event(host, event) or self.reports.note_event(host, event):
+            return
+        elif not self.reports.is_ending:
             self.startup.note_event(host, event)
 
     def _note_bye(self, host: HostState, bye: wire.Bye) -> None:
