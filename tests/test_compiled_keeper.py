@@ -173,7 +173,6 @@ def test_where_programs_are_kept() -> None:
     assert find_base({"HOME": "/home/me", "XDG_CACHE_HOME": "/fast"}) == "/fast/hostmesh/compiled"
     assert find_base({"HOME": "/home/me", "XDG_CACHE_HOME": "fast"}) == "/home/me/.cache/hostmesh/compiled"
     assert find_base({}) == os.path.expanduser("~/.cache/hostmesh/compiled")
-    assert find_base({"HOSTMESH_COMPILED": "off"}) == "off"
 
 
 def test_the_child_answers_the_agent_and_is_started_again(tmp_path: Path) -> None:

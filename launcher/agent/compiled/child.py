@@ -8,7 +8,6 @@ import socket
 from typing import Any, Callable, Optional
 
 from hostmesh.launcher import wire
-from hostmesh.launcher.agent.compiled.place import OFF
 from hostmesh.launcher.agent.fresh_child import leave_parent, leave_stream
 
 # Seconds between two looks at what process 0 has used.
@@ -32,20 +31,17 @@ class CompiledChild:
         self._decoder = wire.Decoder()
 
     def obey(self, message: Any) -> None:
-        base = self._base()
-        if base == OFF:
-            return  # and the launcher does not wait for ever
         try:
-            link = self._socket or self._start(base)
+            link = self._socket or self._start()
         except OSError:
-            return
+            return  # the launcher does not wait for ever
         if len(self._outbox) < MAX_WAITING:
             self._outbox += wire.encode(message)
         self._flush(link)
 
-    def _start(self, base: str) -> socket.socket:
+    def _start(self) -> socket.socket:
         ours, theirs = socket.socketpair()
-        agent = os.getpid()
+        agent, base = os.getpid(), self._base()
         if os.fork() == 0:
             ours.close()
             _keep_and_leave(agent, base, self._used, theirs)

@@ -5,17 +5,9 @@ from __future__ import annotations
 import os
 from typing import Mapping
 
-from hostmesh.worker.identity import COMPILED
-
-OFF = "off"
-
 
 def find_base(env: Mapping[str, str]) -> str:
-    """As the XDG rules have it: a relative XDG_CACHE_HOME does not count. `off` if that is what the variable says that
-    processes are given: a launcher below a process of another run inherits it."""
-    given = env.get(COMPILED, "")
-    if given == OFF or os.path.isabs(given):
-        return given
+    """As the XDG rules have it: a relative XDG_CACHE_HOME does not count."""
     cache = env.get("XDG_CACHE_HOME", "")
     if not os.path.isabs(cache):
         home = env.get("HOME", "")
