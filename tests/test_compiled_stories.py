@@ -150,17 +150,16 @@ def test_a_lost_host_ends_what_was_carried_to_it(tell: Tell) -> None:
 
 
 def test_a_run_that_ends_stops_carrying(tell: Tell) -> None:
-    slow = lacking(A)
-    store = slow._script[wire.StoreCompiled]
-    story = tell(host_of_process_0(), slow)
-    slow._script[wire.StoreCompiled] = lambda *_: []
+    """The answer to the first piece comes when the run is ending, and the host of process 0 could still be asked."""
+    source, target = host_of_process_0(), lacking(A)
+    store = target._script[wire.StoreCompiled]
+    story = tell(source, target)
+    target._script[wire.StoreCompiled] = lambda *_: []
+    source._script[wire.Stop] = lambda *_: []
+    target._script[wire.Stop] = lambda agent, _: store(agent, story.commands(1, wire.StoreCompiled)[-1])
     end_at(story, 20)
-    slow._script[wire.Stop] = lambda agent, order: [
-        *store(agent, agent.heard[-2]),
-        *agent.end_all(-9),
-        wire.Bye([]),
-        End(),
-    ]
+    story.say_at(22, 0, wire.Bye([]), End())
+    story.say_at(22, 1, wire.Bye([]), End())
     assert story.run().exit_code == 0
     assert len(story.commands(0, wire.ReadCompiled)) == 1
 
