@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 import time
@@ -187,3 +188,16 @@ def test_a_folder_that_cannot_be_written_is_told_once(tmp_path: Path, monkeypatc
     [(name, detail)] = agent.facts()
     assert name == "compile cache" and "Not a directory" in detail["problem"]
     agent.socket.close()
+
+
+def test_on_a_full_disk_programs_are_still_got(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = KeptPrograms(str(tmp_path), "1", "1", None)
+    kept.put("a", b"program")
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(stores.os, "replace", fail)
+    kept.put("b", b"program")
+    assert kept.get("a") == b"program" and not kept.wants("b")
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == [name_entry("a")]

@@ -8,7 +8,7 @@ from hostmesh.worker.process.facts import send_fact
 
 
 class KeptPrograms:
-    """jax's CacheInterface. A folder that cannot be used is told once, and nothing is kept."""
+    """jax's CacheInterface. What goes wrong with the folder is told once, and never fails a program."""
 
     def __init__(self, base: str, jax: str, jaxlib: str, used: str | None) -> None:
         """`used` is a file that names all entries which were used, one a line: process 0's agent offers them to hosts
@@ -18,16 +18,17 @@ class KeptPrograms:
         self._used_file, self._used = used, set[str]()
         self._left_alone: set[str] = set()
         self._given: set[str] = set()
-        self._problem: str | None = None
+        self._is_readable = self._is_writable = True
 
     def get(self, key: str) -> bytes | None:
-        if key in self._left_alone or self._problem is not None:
+        if key in self._left_alone or not self._is_readable:
             return None
         name = name_entry(key)
         try:
             content = self._store.get(name)
         except OSError as error:
-            self._give_up(error)
+            self._is_readable = False
+            self._stop_writing(error)
             return None
         if content is not None:
             self._given.add(name)
@@ -35,13 +36,13 @@ class KeptPrograms:
         return content
 
     def put(self, key: str, content: bytes) -> None:
-        if self._problem is not None or len(content) > MAX_ENTRY:
+        if not self._is_writable or len(content) > MAX_ENTRY:
             return
         name = name_entry(key)
         try:
             self._store.put(name, content)
         except OSError as error:
-            self._give_up(error)
+            self._stop_writing(error)
         else:
             self._given.discard(name)
             self._note_used(name)
@@ -49,7 +50,7 @@ class KeptPrograms:
     def wants(self, key: str) -> bool:
         """Whether a program that was compiled is to be put: no other process of the host has done so meanwhile, or what
         it has put cannot be loaded."""
-        if key in self._left_alone or self._problem is not None:
+        if key in self._left_alone or not self._is_writable:
             return False
         name = name_entry(key)
         if name in self._given or self._store.size_of(name) is None:
@@ -60,9 +61,9 @@ class KeptPrograms:
     def leave_alone(self, key: str) -> None:
         self._left_alone.add(key)
 
-    def _give_up(self, error: OSError) -> None:
-        self._problem = f"{error.strerror or error}: {self._store.base}"
-        send_fact("compile cache", problem=self._problem[:500])
+    def _stop_writing(self, error: OSError) -> None:
+        self._is_writable = False
+        send_fact("compile cache", problem=f"{error.strerror or error}: {self._store.base}"[:500])
 
     def _note_used(self, name: str) -> None:
         if self._used_file is None or name in self._used:
