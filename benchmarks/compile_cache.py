@@ -2,14 +2,14 @@
 
 Each round starts every program three times, in turn: plain (`compile_cache: off`), with an empty store, and again with
 what that start has kept. Seconds are from the command to the end of the first step in all processes; processor seconds
-are those of all processes of the run, which a busy machine stretches less.
+are those of the four processes together, which a busy machine stretches less.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import resource
+import math
 import statistics
 import subprocess
 import sys
@@ -41,7 +41,7 @@ def loss(weights, rows):
     return (rows ** 2).mean()
 step = jax.jit(jax.value_and_grad(loss))
 jax.block_until_ready(step(weights, rows))
-open(f"first-{jax.process_index()}", "w").write(str(time.time()))
+open(f"first-{jax.process_index()}", "w").write(f"{time.time()} {time.process_time()}")
 """
 # One small program, as the least that a script may have.
 TINY = DEEP.replace("LAYERS", "1")
@@ -106,7 +106,7 @@ def measure(command: list[str], folder: Path, compile_cache: str) -> Start:
     (folder / "deep.py").write_text(DEEP.replace("LAYERS", "40"))
     for path in folder.glob("first-*"):
         path.unlink()
-    began, processor = time.time(), processor_seconds()
+    began = time.time()
     done = subprocess.run(
         [*LAUNCH, "--hosts", "c.yaml", *command],
         cwd=folder,
@@ -119,14 +119,10 @@ def measure(command: list[str], folder: Path, compile_cache: str) -> Start:
     ended = time.time()
     if done.returncode:
         raise SystemExit(done.stdout + done.stderr)
-    firsts = [float(path.read_text()) for path in folder.glob("first-*")]
-    return Start((max(firsts) if firsts else ended) - began, processor_seconds() - processor)
-
-
-def processor_seconds() -> float:
-    """Of all processes that have ended below this one."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
+    firsts = [[float(word) for word in path.read_text().split()] for path in folder.glob("first-*")]
+    if not firsts:
+        return Start(ended - began, math.nan)
+    return Start(max(at for at, _ in firsts) - began, sum(processor for _, processor in firsts))
 
 
 if __name__ == "__main__":

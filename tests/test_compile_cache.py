@@ -70,6 +70,7 @@ def train(launch: Launch, script: Script) -> Train:
     return run
 
 
+@pytest.mark.newest
 @pytest.mark.parametrize(
     "processes", [4, pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow)]
 )

@@ -7,6 +7,7 @@ import functools
 import inspect
 import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from types import ModuleType
 from typing import Any
 
@@ -18,9 +19,11 @@ OF_THE_CACHE = {
     "get_cache_key": ("module", "devices", "compile_options", "backend"),
     "put_executable_and_time": ("cache_key", "module_name", "executable", "backend", "compile_time"),
 }
+OPTIONS = ("enable_compilation_cache", "share_binary_between_hosts")
 OF_THE_KEY = {"_hash_accelerator_config": ("hash_obj", "accelerators")}
 OF_THE_COMPILER = {
-    "_cache_write": ("cache_key", "compile_time_secs", "module_name", "backend", "executable", "host_callbacks"),
+    # Up to jax 0.10 the program's host callbacks come last: such a program is not kept there.
+    "_cache_write": ("cache_key", "compile_time_secs", "module_name", "backend", "executable"),
 }
 # Where each process compiles for itself. On GPUs processes tune a program that spans them together: one that had it
 # already would leave the others waiting, and what another process has compiled may order collectives differently.
@@ -31,8 +34,9 @@ OFF = "off"
 def keep_programs(compiler: ModuleType) -> None:
     """Called with jax's own module, right after its import. A version of jax that has other functions is left alone."""
     cache = getattr(compiler, "compilation_cache", None)
-    key = getattr(cache, "cache_key", None)
-    if _has(cache, OF_THE_CACHE) and _has(key, OF_THE_KEY) and _has(compiler, OF_THE_COMPILER):
+    key, config = getattr(cache, "cache_key", None), getattr(compiler, "config", None)
+    has_functions = _has(cache, OF_THE_CACHE) and _has(key, OF_THE_KEY) and _has(compiler, OF_THE_COMPILER)
+    if has_functions and all(hasattr(config, name) for name in OPTIONS):
         Hook(compiler).install()
 
 
@@ -77,17 +81,16 @@ class Hook:
         found = original(backend)
         return self._find_kept(backend) if found is None else found
 
-    def _get_key(
-        self, original: Callable[..., str], module: Any, devices: Any, options: Any, backend: Any, *more: Any
-    ) -> str:
+    def _get_key(self, original: Callable[..., str], *args: Any, **named: Any) -> str:
+        module, devices, options, backend, *more = args
         kept = self._kept_in_use(backend)
         if kept is None:
-            return original(module, devices, options, backend, *more)
+            return original(*args, **named)
         owners = {device.process_index for device in devices.flat}
         if owners == {backend.process_index()} and backend.platform == "cpu":
             options = without_ids(options)
-        key = original(module, devices, options, backend, *more)
-        is_shared = self._compiler.config.share_binary_between_hosts.value  # by jax, among the processes
+        key = original(module, devices, options, backend, *more, **named)
+        is_shared = self._compiler.config.share_binary_between_hosts.value  # by jax itself
         if len(owners) > 1 and (backend.platform not in COMPILED_APART or is_shared):
             kept.leave_alone(key)
         return key
@@ -105,36 +108,37 @@ class Hook:
     def _write(
         self,
         original: Callable[..., None],
-        cache_key: str,
-        compile_time_secs: float,
-        module_name: str,
+        key: str,
+        seconds: float,
+        name: str,
         backend: Any,
         executable: Any,
-        host_callbacks: Any,
+        *callbacks: Any,
     ) -> None:
         """In every process: jax has only process 0 write, and hosts may share no disk."""
         kept = self._kept_in_use(backend)
         if kept is None:
-            original(cache_key, compile_time_secs, module_name, backend, executable, host_callbacks)
-        elif not host_callbacks and kept.wants(cache_key):  # an address of this process is in a program with callbacks
+            original(key, seconds, name, backend, executable, *callbacks)
+        elif not any(callbacks) and kept.wants(key):
             try:
-                put = self._cache.put_executable_and_time
-                put(cache_key, module_name, executable, backend, int(compile_time_secs))
+                self._cache.put_executable_and_time(key, name, executable, backend, int(seconds))
             except Exception:  # some programs cannot be written down
-                kept.leave_alone(cache_key)
+                kept.leave_alone(key)
 
     def _kept_in_use(self, backend: Any) -> Any:
         kept = self._find_kept(backend)
         return kept if kept is not None and self._cache._get_cache(backend) is kept else None
 
     def _find_kept(self, backend: Any) -> Any:
+        """None where the user, or this version of jax, wants no cache."""
         if not self._compiler.config.enable_compilation_cache.value:
             return None
         if backend.runtime_type in getattr(self._cache, "_UNSUPPORTED_RUNTIMES", ()):
             return None
         if not self._is_begun:
             self._is_begun = True
-            self._kept = open_kept()
+            with suppress(ImportError, AttributeError):  # another version of jax
+                self._kept = open_kept()
         return self._kept
 
 
@@ -159,6 +163,6 @@ def without_ids(options: Any) -> Any:
     import numpy as np
 
     shape = assignment.replica_count(), assignment.computation_count()
-    options = copy.deepcopy(options)
-    options.device_assignment = type(assignment).create(np.arange(shape[0] * shape[1]).reshape(shape))
-    return options
+    adapted = copy.deepcopy(options)
+    adapted.device_assignment = type(assignment).create(np.arange(shape[0] * shape[1]).reshape(shape))
+    return adapted
