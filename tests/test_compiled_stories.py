@@ -215,7 +215,7 @@ def test_only_the_host_of_process_0_tells_what_is_used(tell: Tell) -> None:
 
 
 def test_names_that_are_none_and_sizes_without_bound_are_not_carried(tell: Tell) -> None:
-    story = tell(host_of_process_0({"../x": SIZE, A: 1 << 40, B: 3}), lacking(A, B))
+    story = tell(host_of_process_0({"../x": SIZE, A: 1 << 40, B: 0}), lacking(A, B))
     end_at(story, 30)
     assert story.run().exit_code == 0
     assert not story.commands(1, wire.FindCompiled)

@@ -20,8 +20,7 @@ from hostmesh.launcher.supervisor.link.inbox import Inbox
 from hostmesh.launcher.supervisor.records import Records
 from hostmesh.launcher.supervisor.reports import Reports
 from hostmesh.launcher.supervisor.run_state import RunState
-from hostmesh.worker.compiling.names import ENTRY, FOLDER
-from hostmesh.worker.compiling.store import HEAD_SIZE, MAX_ENTRY
+from hostmesh.worker.compiling.names import ENTRY, FOLDER, MAX_ENTRY
 
 # Seconds after which other hosts are asked whether they lack a program: most have compiled it by then themselves.
 SETTLING = 5.0
@@ -121,7 +120,7 @@ class CompiledCarrier:
         """An agent can say anything."""
         due = self._inbox.now() + SETTLING
         for name, size in event.sizes.items():
-            is_program = FOLDER.fullmatch(event.folder) and ENTRY.fullmatch(name) and HEAD_SIZE < size <= MAX_ENTRY
+            is_program = FOLDER.fullmatch(event.folder) and ENTRY.fullmatch(name) and 0 < size <= MAX_ENTRY
             if is_program and len(self._sizes) < MAX_PROGRAMS:
                 self._sizes[event.folder, name] = size
                 self._due.append((due, (event.folder, name)))

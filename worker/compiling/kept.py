@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from hostmesh.worker.compiling.names import name_entry, name_folder
-from hostmesh.worker.compiling.store import MAX_ENTRY, Store
+from hostmesh.worker.compiling.names import MAX_ENTRY, name_entry, name_folder
+from hostmesh.worker.compiling.store import Store
 from hostmesh.worker.process.facts import send_fact
 
 

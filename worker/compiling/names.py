@@ -1,11 +1,15 @@
-"""What compiled programs and their folders are called on a host; stdlib only, Python 3.9 or newer."""
+"""What compiled programs and their folders are called on a host; stdlib only, Python 3.9 or newer.
+
+The launcher knows these names, and makes none: it does without hashlib, which takes some milliseconds of a start.
+"""
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 
+# A larger program is neither kept nor carried.
+MAX_ENTRY = 1 << 30
 ENTRY = re.compile("[0-9a-f]{40}")
 FOLDER = re.compile(r"jax-[A-Za-z0-9+_][A-Za-z0-9+_.-]{0,150}")
 CPU_INFO = "/proc/cpuinfo"
@@ -15,7 +19,7 @@ CPU_FIELDS = ("vendor_id", "cpu family", "model", "flags", "CPU implementer", "C
 
 def name_entry(key: str) -> str:
     """jax's key holds the name of a function, which may be long and have any letters."""
-    return hashlib.blake2b(key.encode("utf-8", "replace"), digest_size=20).hexdigest()
+    return _digest(key.encode("utf-8", "replace"), 20)
 
 
 def name_folder(jax: str, jaxlib: str) -> str:
@@ -40,4 +44,10 @@ def describe_machine(cpu_info: str = CPU_INFO) -> str:
     pairs = (line.partition(":") for line in text.splitlines())
     fields = {name.strip(): value.strip() for name, _, value in pairs}
     known = [os.uname().machine, *(fields.get(name, "") for name in CPU_FIELDS)]
-    return hashlib.blake2b("\n".join(known).encode(), digest_size=6).hexdigest()
+    return _digest("\n".join(known).encode(), 6)
+
+
+def _digest(data: bytes, size: int) -> str:
+    import hashlib
+
+    return hashlib.blake2b(data, digest_size=size).hexdigest()

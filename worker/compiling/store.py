@@ -23,8 +23,6 @@ HEAD_SIZE = len(MAGIC) + DIGEST_SIZE
 # Bytes of all entries of all versions; when there are more, the least recently used go, down to this share.
 MAX_BYTES = 4 << 30
 KEPT_SHARE = 0.9
-# A larger entry is neither kept nor carried.
-MAX_ENTRY = 1 << 30
 # A process looks at the sizes of all entries before its first one, and again after writing so many bytes.
 LOOK_EVERY = 64 << 20
 # Seconds after which a file that was being written is one that nobody finished.

@@ -6,8 +6,8 @@ import os
 from typing import Any, Dict, List, NamedTuple, Optional, Set
 
 from hostmesh.launcher import wire
-from hostmesh.worker.compiling.names import ENTRY, FOLDER, is_for_this_machine
-from hostmesh.worker.compiling.store import HEAD_SIZE, MAX_ENTRY, Store
+from hostmesh.worker.compiling.names import ENTRY, FOLDER, MAX_ENTRY, is_for_this_machine
+from hostmesh.worker.compiling.store import HEAD_SIZE, Store
 
 # Lines of the list of used programs, and bytes of a piece, that are taken at once.
 MAX_LIST = 1 << 20
