@@ -19,6 +19,9 @@ OF_THE_AGENT = (
     "launcher/agent",
     "worker/__init__.py",
     "worker/identity.py",
+    "worker/compiling/__init__.py",
+    "worker/compiling/names.py",
+    "worker/compiling/store.py",
     "worker/recording/__init__.py",
     "worker/recording/record.py",
 )

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
+import hashlib
 import json
 import os
 import queue
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -141,7 +146,20 @@ class LiveRun:
 
 def clean_env(extra: dict[str, str] | None = None) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(OURS)}
-    return {**kept, "PYTHONPATH": str(REPO / "src"), **(extra or {})}
+    return {**kept, "PYTHONPATH": str(REPO / "src"), "XDG_CACHE_HOME": cache_folder(), **(extra or {})}
+
+
+def cache_folder() -> str:
+    """Each test has its own: what it compiles is neither found by others, nor left in the user's cache."""
+    test = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" ")[0]
+    return f"{all_caches()}/{hashlib.sha256(test.encode()).hexdigest()[:16]}"
+
+
+@functools.cache
+def all_caches() -> str:
+    folder = tempfile.mkdtemp(prefix="hostmesh-test-cache-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 def processes_of(run_id: str) -> set[int]:

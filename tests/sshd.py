@@ -60,6 +60,7 @@ class Sshd:
         self.host_key = make_key(folder / "host_key")
         self.identity = make_key(folder / "identity")
         self.known_hosts = folder / "known_hosts"
+        self.cache = folder / "cache"  # not the user's own
         self.log: list[str] = []
         (folder / "authorized_keys").write_text(public_half(self.identity) + "\n")
         self.start()
@@ -95,6 +96,7 @@ class Sshd:
         return [
             "MaxStartups 200:100:200",
             *self.lines,
+            f"SetEnv XDG_CACHE_HOME={self.cache}",
             "ListenAddress 127.0.0.1",
             f"Port {self.port}",
             f"HostKey {self.host_key}",

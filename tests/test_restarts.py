@@ -78,8 +78,12 @@ def test_attempts_that_go_on_from_a_newer_snapshot_get_somewhere() -> None:
 
     assert decide_restart(resumed(None, 411, 423, 430), Budgets(9, 90)) == GoOn(0.0)
     assert decide_restart(resumed(None, 411, 411, 411), Budgets(9, 90)) == GoOn(0.0)
-    assert decide_restart(resumed(None, 411, 411, 411, 411), Budgets(9, 90)) == GiveUp("3 attempts in a row saved no new step")
-    assert decide_restart(resumed(411, 400, 400, 400), Budgets(9, 90)) == GiveUp("3 attempts in a row saved no new step")
+    assert decide_restart(resumed(None, 411, 411, 411, 411), Budgets(9, 90)) == GiveUp(
+        "3 attempts in a row saved no new step"
+    )
+    assert decide_restart(resumed(411, 400, 400, 400), Budgets(9, 90)) == GiveUp(
+        "3 attempts in a row saved no new step"
+    )
 
 
 def test_without_restarts_there_are_none() -> None:

@@ -39,8 +39,9 @@ def offences(paths: Iterable[Path], is_wrong: Callable[[str], bool]) -> dict[str
     return {name: wrong for name, wrong in found.items() if wrong}
 
 
-def test_the_launcher_imports_nothing_of_the_worker_but_identity_record_and_options() -> None:
-    allowed = tuple(f"hostmesh.worker.{name}" for name in ("identity", "recording.record", "job.options"))
+def test_the_launcher_imports_of_the_worker_only_what_both_need() -> None:
+    shared = ("identity", "recording.record", "compiling.names", "compiling.store", "job.options")
+    allowed = tuple(f"hostmesh.worker.{name}" for name in shared)
     assert not offences(LAUNCHER, lambda name: name.startswith("hostmesh.worker") and not name.startswith(allowed))
 
 
@@ -58,6 +59,7 @@ def test_what_is_shipped_needs_only_itself_and_the_standard_library() -> None:
         f"hostmesh.{name}" for name in ("launcher.agent", "launcher.commands", "launcher.framing", "launcher.wire")
     )
     shipped += ("hostmesh.worker.identity", "hostmesh.worker.recording.record")
+    shipped += ("hostmesh.worker.compiling.names", "hostmesh.worker.compiling.store")
     assert not offences(
         modules, lambda name: name.startswith("hostmesh.") and name.count(".") > 1 and not name.startswith(shipped)
     )

@@ -76,7 +76,7 @@ def prepare_jax() -> None:
     adapters = {
         CLUSTERS: _add_cluster_type,
         DISTRIBUTED: _announce_joining,
-        COMPILER: lambda module: _reports().watch(module),
+        COMPILER: _take_part_in_compiling,
         STAGES: lambda module: _reports().watch_calls(module),
         "jax": _check_at_exit,
     }
@@ -171,6 +171,13 @@ def _report_if_alone() -> None:
         return
     if getattr(devices, "backends_are_initialized", bool)():
         send_fact("ran_separately", must_arrive=True)
+
+
+def _take_part_in_compiling(compiler: ModuleType) -> None:
+    from hostmesh.worker.compiling.hook import keep_programs
+
+    _reports().watch(compiler)
+    keep_programs(compiler)
 
 
 def _reports() -> Programs:

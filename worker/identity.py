@@ -25,6 +25,9 @@ SNAPSHOTS = "HOSTMESH_SNAPSHOTS"
 METRICS = "HOSTMESH_METRICS"
 # `off` where nobody wants to know whether the processes compile the same programs.
 PROGRAMS = "HOSTMESH_PROGRAMS"
+# The folder of the host's compiled programs, or `off`; and where process 0 notes which of them it has used.
+COMPILED = "HOSTMESH_COMPILED"
+COMPILED_USED = "HOSTMESH_COMPILED_USED"
 # The faults that a process is to do to itself, as JSON; only in a run with --chaos.
 CHAOS = "HOSTMESH_CHAOS"
 # A file in the agent's folder: the commands that bring back the network that such a fault took down.

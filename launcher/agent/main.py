@@ -11,6 +11,8 @@ from typing import Any, Callable, Dict, List, Optional
 
 from hostmesh.launcher import wire
 from hostmesh.launcher.agent import process_tree
+from hostmesh.launcher.agent.compiled.child import CompiledChild
+from hostmesh.launcher.agent.compiled.place import used_path
 from hostmesh.launcher.agent.guardian import Guardian, guard, remove
 from hostmesh.launcher.agent.leftovers.network import bring_back
 from hostmesh.launcher.agent.leftovers.shared_memory import SharedMemory
@@ -26,6 +28,7 @@ from hostmesh.launcher.agent.processes.stopping import Stopping
 from hostmesh.launcher.agent.startup.duties import Duties
 from hostmesh.launcher.agent.startup.ports import list_addresses
 
+OF_COMPILED = (wire.ShareCompiled, wire.FindCompiled, wire.ReadCompiled, wire.StoreCompiled)
 POLL_OUTPUT_EVERY = 0.03
 POLL_STACKS_EVERY = 0.01
 
@@ -68,6 +71,7 @@ class Agent:
         self.notices = Notices(self.duties.tasks, self.link.send)
         self.observing = Observing(self.processes, self.link.send)
         self.examining = Examining(self.processes, self.observing, self.link.send)
+        self.compiled = CompiledChild(self.selector, self.link.send, lambda: self.starter.compiled, used_path(folder))
         self.processes.before_exit = self.observing.look_last
         self.stopping.on_clear = self.observing.forget_all
         self.commands: Dict[type, Callable[[Any], None]] = {
@@ -76,6 +80,7 @@ class Agent:
             wire.Examine: lambda _: self.examining.begin(),
             wire.Stop: self.stopping.begin,
             wire.WatchNotices: self.notices.begin,
+            **dict.fromkeys(OF_COMPILED, self.compiled.obey),
         }
         self.end_signals: List[int] = []
         self._handle_signals()

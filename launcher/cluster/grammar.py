@@ -11,6 +11,7 @@ from hostmesh.launcher.cluster.gcloud import TpuPod
 from hostmesh.launcher.cluster.host_names import NamePattern, parse_names
 from hostmesh.launcher.cluster.model import (
     AT_DISAGREEMENT,
+    COMPILE_CACHE,
     MAX_PROCESSES,
     METRICS_OF,
     TRANSPORTS,
@@ -284,6 +285,7 @@ CLUSTER: dict[str, Check] = {
     "rejoin": seconds(lambda seconds: seconds >= 0, "0 seconds (not at all) or more"),
     "hang_timeout": _hang_timeout,
     "programs": scalar((TEXT, BOOLEAN), "|".join(AT_DISAGREEMENT), f"one of {', '.join(AT_DISAGREEMENT)}"),
+    "compile_cache": scalar((TEXT, BOOLEAN), "|".join(COMPILE_CACHE), "on or off"),
     "metrics": scalar((TEXT, WHOLE), "|".join(METRICS_OF), "0 (those of process 0) or all"),
     "run": _run,
 }

@@ -10,6 +10,7 @@ from typing import Literal
 TRANSPORTS = ("local", "ssh", "docker", "slurm", "kubernetes")
 METRICS_OF = ("0", "all")
 AT_DISAGREEMENT = ("stop", "warn", "off")
+COMPILE_CACHE = ("on", "off")
 MAX_PROCESSES = 1024  # on one host
 BUILT_IN_JOB = "hostmesh.worker"
 
@@ -112,6 +113,7 @@ class Cluster:
     rejoin: float | None = None  # seconds that a lost host is waited for; None: a minute, where no spare is to be had
     hang_timeout: HangTimeout = HangTimeout()
     programs: str = "stop"  # what is done when processes compile different ones; `off`: they are not compared
+    compile_cache: str = "on"  # compiled programs are kept on the hosts
     metrics: str = "0"  # whose reports are kept: of process 0, or all
     run: Job | None = None
 

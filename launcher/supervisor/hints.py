@@ -1,13 +1,32 @@
-"""What a run is waiting for, in words for its user; pure."""
+"""What a run is waiting for, in words for its user."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from hostmesh.launcher.supervisor.link.inbox import Inbox
+from hostmesh.launcher.supervisor.records import Records
 from hostmesh.launcher.supervisor.run_state import RunState
 from hostmesh.launcher.words import list_some
 
 MAX_NAMED = 4
+HINT_EVERY = 10.0
+
+
+class Hinting:
+    """Nobody should wonder what a run is waiting for."""
+
+    def __init__(self, records: Records, inbox: Inbox) -> None:
+        self._records, self._inbox = records, inbox
+        self._began = self._told_at = inbox.now()
+
+    def look(self, state: RunState) -> None:
+        now = self._inbox.now()
+        if now - self._told_at < HINT_EVERY:
+            return
+        self._told_at = now
+        for hint in find_hints(state):
+            self._records.note(f"launch: after {now - self._began:.0f} s {hint}")
 
 
 def find_hints(state: RunState) -> list[str]:

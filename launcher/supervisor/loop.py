@@ -11,9 +11,10 @@ from hostmesh.launcher.output.metrics import Metrics
 from hostmesh.launcher.plan import Plan, describe_devices
 from hostmesh.launcher.supervisor.blame import verdict as verdicts
 from hostmesh.launcher.supervisor.blame.verdict import Verdict
+from hostmesh.launcher.supervisor.compiled import CompiledCarrier
 from hostmesh.launcher.supervisor.decisions import AskToStop, Assemble, End, Seat, Spawn, TryNetwork, Wait
 from hostmesh.launcher.supervisor.ending import WIND_UP_TIMEOUT, Ending
-from hostmesh.launcher.supervisor.hints import find_hints
+from hostmesh.launcher.supervisor.hints import Hinting
 from hostmesh.launcher.supervisor.host import QUIET, HostState, Phase
 from hostmesh.launcher.supervisor.interrupts import Interrupt, note_interrupt
 from hostmesh.launcher.supervisor.link.arrivals import redact_arrival
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
     from hostmesh.launcher.sync.tree import Tree
 
 TICK = 0.5
-HINT_EVERY = 10.0
 # Seconds for an agent to say hello on a host that is connected; all of them get their source from one launcher.
 CONNECT_TIMEOUT = 30.0
 CONNECT_TIMEOUT_PER_HOST = 0.1
@@ -97,11 +97,12 @@ class Supervisor:
             *(self.state, records, self.channels, self.inbox), lambda: self._take_in(TICK), self.losses.lose
         )
         self.hang_watch = HangWatch(plan.cluster, records, self.channels)
+        self.carrier = CompiledCarrier(plan.cluster, self.state, self.channels, records, self.inbox, self.reports)
         self.attempts = self._make_attempts() if plan.cluster.goes_on else None
         self.rejoining = self._make_rejoining(reopen) if plan.cluster.goes_on and reopen is not None else None
         self._is_over = False  # no other attempt follows
         self._asked_to_stop = False
-        self._began = self._hinted = self.inbox.now()
+        self.hinting = Hinting(records, self.inbox)
 
     def run(self) -> Verdict:
         count, hosts = len(self.plan.processes), self.state.members
@@ -201,6 +202,7 @@ class Supervisor:
                     return verdict
                 case Spawn():
                     spawn_all(self.plan, self.state, self.records, self.channels, self.inbox)
+                    self.carrier.begin()
                     self.on_spawn()
                 case Seat() as order:
                     self.plan = seat_hosts(order, self.plan, self.state, self.records)
@@ -214,7 +216,7 @@ class Supervisor:
                 case Wait():
                     if (hang := self.hang_watch.look(self.state, self.inbox.now())) is not None:
                         return hang
-            self._hint()
+            self.hinting.look(self.state)
 
     def _ask_to_stop(self, number: int) -> None:
         if self._asked_to_stop:
@@ -222,15 +224,6 @@ class Supervisor:
         self._asked_to_stop = True
         for host in self.state.with_agent:
             self.channels[host.number].send(wire.Signal(number))
-
-    def _hint(self) -> None:
-        """Nobody should wonder what a run is waiting for."""
-        now = self.inbox.now()
-        if now - self._hinted < HINT_EVERY:
-            return
-        self._hinted = now
-        for hint in find_hints(self.state):
-            self.records.note(f"launch: after {now - self._began:.0f} s {hint}")
 
     # Events.
 
@@ -273,7 +266,9 @@ class Supervisor:
         elif isinstance(event, wire.Cleared):
             host.phase = Phase.READY
             self._tell_survivors(host, event.survivors)
-        elif not self.reports.note_event(host, event) and not self._is_over:
+        elif self.carrier.note_event(host, event) or self.reports.note_event(host, event):
+            return
+        elif not self._is_over:
             self.startup.note_event(host, event)
 
     def _note_bye(self, host: HostState, bye: wire.Bye) -> None:

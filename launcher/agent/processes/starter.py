@@ -9,6 +9,7 @@ import time
 from typing import Any, Callable, Dict, List, Optional
 
 from hostmesh.launcher import wire
+from hostmesh.launcher.agent.compiled.place import find_base, used_path
 from hostmesh.launcher.agent.observing.proc import read_status
 from hostmesh.launcher.agent.processes.facts import facts_path
 from hostmesh.launcher.agent.processes.nursery import Nursery, NurseryState, start_file
@@ -16,7 +17,7 @@ from hostmesh.launcher.agent.processes.output import Output
 from hostmesh.launcher.agent.processes.process import Process, ProcessState
 from hostmesh.launcher.agent.processes.registry import Phase, Processes
 from hostmesh.launcher.agent.spawn import STDIN, explain_start, read_exec_error, spawn
-from hostmesh.worker.identity import FACTS_SOCKET, RECORD_FILE, SNAPSHOTS, STACKS_FILE
+from hostmesh.worker.identity import COMPILED, COMPILED_USED, FACTS_SOCKET, RECORD_FILE, SNAPSHOTS, STACKS_FILE
 
 # Seconds after the start of a process, which needs the processor itself by then no more than later.
 WARM_AFTER = 10.0
@@ -49,6 +50,11 @@ class Starter:
     @property
     def nursery_pid(self) -> Optional[int]:
         return self._nursery.pid if self._nursery is not None else None
+
+    @property
+    def compiled(self) -> str:
+        """The folder of the host's compiled programs."""
+        return find_base({**os.environ, **(self._settings.env if self._settings is not None else {})})
 
     @property
     def _has_terminal(self) -> bool:
@@ -112,7 +118,11 @@ class Starter:
         if order.is_python and self._settings is not None and self._settings.warms_later and not self._has_terminal:
             self._warm_at = time.monotonic() + WARM_AFTER
         files = {FACTS_SOCKET: facts_path(self._folder), STACKS_FILE: process.stacks, RECORD_FILE: process.record.path}
-        own = {**order.env, **files, **({SNAPSHOTS: self._snapshots} if self._snapshots else {})}
+        if order.process_id == 0:
+            files[COMPILED_USED] = used_path(self._folder)
+        if self._snapshots is not None:
+            files[SNAPSHOTS] = self._snapshots
+        own = {COMPILED: self.compiled, **order.env, **files}
         if order.is_python and self._nursery is not None and self._nursery.state is NurseryState.READY:
             self._nursery.order(order.process_id, order.argv, own, process.output.path)
         else:

@@ -23,6 +23,7 @@ LEFT_ALONE = (
         wire.Synced,
     ),
     *(wire.SetupDone, wire.Reserved, wire.Reached, wire.Listening, wire.Started, wire.Bye),
+    *(wire.CompiledUsed, wire.CompiledLacking, wire.CompiledPiece, wire.CompiledStored),
 )
 FROM_HOSTS = frozenset(wire.KINDS.values())
 # Facts of a host that decide what a run does. They are short, and told only by what redacts all it tells.

@@ -21,6 +21,7 @@ OF_PROCESSES = (
 ANSWERS = (
     *(wire.FilesNeeded, wire.BytesStored, wire.Synced, wire.SetupOutput, wire.SetupDone),
     *(wire.Ready, wire.Reached, wire.Inspected),
+    *(wire.CompiledUsed, wire.CompiledLacking, wire.CompiledPiece, wire.CompiledStored),
 )
 FROM_HOSTS = frozenset(wire.KINDS.values())
 
@@ -62,8 +63,22 @@ def find_wrong_answer(host: HostState, event: Any) -> str | None:
             return "it said Reserved, and nobody asked"
         case wire.Reserved() if not event.ports:
             return "it said Reserved, and no port"
+        case wire.CompiledUsed() if not _is_text(event.folder) or not _are_sizes(event.sizes):
+            return "it said CompiledUsed, and no sizes"
+        case wire.CompiledLacking() if not isinstance(event.names, list) or not _is_text(event.folder, *event.names):
+            return "it said CompiledLacking, and no names"
+        case wire.CompiledUsed() | wire.CompiledPiece() if wire.ShareCompiled not in host.asked:
+            return f"it said {type(event).__name__}, and nobody asked"
         case wire.Reached() if wire.Reach not in host.asked:
             return "it said Reached, and nobody asked"
         case wire.Inspected() if not isinstance(event.found.get("time"), int | float):
             return "it said Inspected, and nothing of the time"
     return None
+
+
+def _is_text(*values: Any) -> bool:
+    return all(isinstance(value, str) for value in values)
+
+
+def _are_sizes(value: Any) -> bool:
+    return isinstance(value, dict) and all(type(size) is int for size in value.values())

@@ -1,0 +1,1 @@
+"""The agent's part in carrying compiled programs between hosts."""

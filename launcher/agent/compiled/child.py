@@ -1,0 +1,113 @@
+"""A process that reads and stores compiled programs, so that a disk that does not answer does not silence the agent."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import socket
+from typing import Any, Callable, Optional
+
+from hostmesh.launcher import wire
+from hostmesh.launcher.agent.fresh_child import leave_parent, leave_stream
+
+# Seconds between two looks at what process 0 has used.
+LOOK_EVERY = 2.0
+# The launcher waits for an answer before it sends the next piece; one that sends more than this is not heard.
+MAX_WAITING = 16 << 20
+# Whoever trains goes first.
+NICENESS = 10
+
+
+class CompiledChild:
+    """The agent's end: messages go in, answers go to the launcher, and nothing blocks. The first message starts the
+    child, and so does the next one after its end."""
+
+    def __init__(
+        self, selector: selectors.BaseSelector, send: Callable[[Any], None], base: Callable[[], str], used: str
+    ) -> None:
+        self._selector, self._send, self._base, self._used = selector, send, base, used
+        self._socket: Optional[socket.socket] = None
+        self._outbox = bytearray()
+        self._decoder = wire.Decoder()
+
+    def obey(self, message: Any) -> None:
+        try:
+            link = self._socket or self._start()
+        except OSError:
+            return  # the launcher does not wait for ever
+        if len(self._outbox) < MAX_WAITING:
+            self._outbox += wire.encode(message)
+        self._flush(link)
+
+    def _start(self) -> socket.socket:
+        ours, theirs = socket.socketpair()
+        agent, base = os.getpid(), self._base()
+        if os.fork() == 0:
+            ours.close()
+            _keep_and_leave(agent, base, self._used, theirs)
+        theirs.close()
+        ours.setblocking(False)
+        self._socket, self._outbox, self._decoder = ours, bytearray(), wire.Decoder()
+        self._selector.register(ours, selectors.EVENT_READ, self._serve)
+        return ours
+
+    def _serve(self) -> None:
+        link = self._socket
+        if link is None:
+            return
+        self._flush(link)
+        try:
+            data = link.recv(1 << 18)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._selector.unregister(link)
+            link.close()
+            self._socket = None
+            return
+        for answer in self._decoder.feed(data):
+            self._send(answer)
+
+    def _flush(self, link: socket.socket) -> None:
+        try:
+            while self._outbox:
+                del self._outbox[: link.send(self._outbox[: 1 << 18])]
+        except OSError:
+            pass  # it is full; or the child is dead, which _serve will notice
+        if self._socket is link:
+            wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._outbox else 0)
+            if self._selector.get_key(link).events != wanted:
+                self._selector.modify(link, wanted, self._serve)
+
+
+def _keep_and_leave(agent: int, base: str, used: str, link: socket.socket) -> None:
+    try:
+        leave_parent(agent)
+        leave_stream()
+        os.nice(NICENESS)
+        from hostmesh.launcher.agent.compiled.keeper import Keeper
+
+        serve(Keeper(base, used), link)
+    finally:
+        os._exit(0)
+
+
+def serve(keeper: Any, link: socket.socket) -> None:
+    """Until the agent's end of the link is closed."""
+    decoder = wire.Decoder()
+    while True:
+        answers = []
+        link.settimeout(LOOK_EVERY)
+        try:
+            data = link.recv(1 << 18)
+        except socket.timeout:
+            answers = keeper.look()
+        else:
+            if not data:
+                return
+            answers = [answer for message in decoder.feed(data) for answer in keeper.answer(message)]
+        link.settimeout(None)
+        for answer in answers:
+            link.sendall(wire.encode(answer))

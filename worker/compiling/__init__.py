@@ -1,0 +1,1 @@
+"""Compiled programs are kept on each host, so that the next start compiles nothing."""
