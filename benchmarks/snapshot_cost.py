@@ -14,7 +14,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 REPO = Path(__file__).parent.parent
@@ -104,7 +103,6 @@ def main() -> None:
     parser.add_argument("--steps", choices=("computing", "waiting"), default="computing")
     options = parser.parse_args()
     job = (options.blocks, options.size, options.every, options.seconds, options.steps)
-    before = set(os.listdir("/dev/shm"))
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "job.py").write_text(JOB)
         done = subprocess.run(
@@ -114,12 +112,12 @@ def main() -> None:
             capture_output=True,
             text=True,
         )
+        run_id = next((Path(folder) / "runs").iterdir()).name
     found = [line.partition("] ")[2] for line in done.stdout.splitlines() if line.startswith("[0 ")]
     if done.returncode or not found:
         sys.exit(done.stdout + done.stderr)
     told = json.loads(found[-1])
-    time.sleep(1)
-    left = set(os.listdir("/dev/shm")) - before
+    left = [path for path in Path("/dev/shm").glob(f"hostmesh-{run_id}.*") if path.exists()]
     wall, cpu = (f"{ratio:.3f} ({low:.3f} to {high:.3f})" for low, ratio, high in (told["wall"], told["cpu"]))
     print(
         f"{options.steps}, steps of {told['step'] * 1e3:.1f} ms: time {wall}, processor time {cpu}; "
