@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias, overload
 
+from hostmesh.worker.audit.deliveries import note_restored, tell_saved
 from hostmesh.worker.distributed import require_joined
 from hostmesh.worker.errors import CheckpointError
 from hostmesh.worker.process.coordination import JSON, exchange, require_same
@@ -14,7 +15,7 @@ from hostmesh.worker.recording.recorder import phase
 from hostmesh.worker.saving.folder import CheckpointFolder
 from hostmesh.worker.saving.orbax_setup import open_orbax, restore_part
 from hostmesh.worker.saving.state_shape import abstract, compare, compare_part, describe, require_global
-from hostmesh.worker.streams.state import LoaderState, merge_states
+from hostmesh.worker.streams.state import LoaderState, merge_states, split_state
 
 PyTree: TypeAlias = Any
 
@@ -82,6 +83,7 @@ class Checkpoint:
             return self._read_part(step, wanted)
         state = self._read(self._orbax, step, state=args.StandardRestore([wanted]))["state"][0]
         self._reached = step
+        note_restored(split_state(position["loader_state"])[0], self.data_spec)
         return state, position["loader_state"]
 
     def save(self, step: int, state: PyTree, loader_state: LoaderState) -> None:
@@ -101,6 +103,7 @@ class Checkpoint:
         if self._is_saved(step):
             return
         require_global(state)
+        tell_saved()
         if reason := exchange("save a step", self._folder.why_not_owned(), TIMEOUT)[0]:
             raise self._save_error(step, reason)
         position = {

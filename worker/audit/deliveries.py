@@ -1,0 +1,166 @@
+"""What a loader has handed out, told to the agent: often enough that a killed process leaves no resume point untold."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import time
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+from hostmesh.worker.audit.used import WORD, Used
+from hostmesh.worker.identity import FACTS_SOCKET
+from hostmesh.worker.process.facts import TIMEOUT, note_dropped, offer_fact
+
+# Seconds of steps after which they are told, and until the next try when the agent is busy.
+TELL_EVERY = 1.0
+TRY_AGAIN = 0.1
+# The agent's socket holds ten messages, and it takes one within a fraction of a millisecond.
+WAIT = 0.0005
+# A loader that is iterated or restored more often is not followed any further.
+MAX_STRETCHES = 1000
+
+
+@dataclass
+class Stretch:
+    """What a loader hands out step after step, since it was made, restored or begun again after its last batch."""
+
+    number: int = -1
+    first: int = 1
+    last: int = 0
+    steps: int = 0
+    rows: int = 0
+    sum: int = 0
+    is_again: bool = False
+    restored: int | None = None  # the step whose saved state the program goes on from, if it restored one
+
+    def describe(self) -> dict[str, Any]:
+        began = {"again": True} if self.is_again else {}
+        restored = {} if self.restored is None else {"restored": self.restored}
+        steps = {"stretch": self.number, "first": self.first, "last": self.last, "steps": self.steps}
+        return {**steps, "rows": self.rows, "sum": f"{self.sum & WORD:016x}", **began, **restored}
+
+
+class Deliveries:
+    """Of one loader. Each message says all of a stretch so far, so a later one replaces those before it.
+
+    A loader tells if its state was ever taken or restored, or if it is the first that handed out a batch: all others
+    are for evaluation.
+    """
+
+    _numbers = count()
+    _first: int | None = None  # the loader that handed out a batch first
+    _untold: dict[int, Deliveries] = {}
+    _kept: dict[int, Deliveries] = {}
+    # What was restored and not gone on from yet: for each kind of data the step that the state has seen.
+    _restored: dict[int, int] = {}
+
+    def __init__(self, spec: Mapping[str, Any], rows: list[list[int]], data_spec: Mapping[str, Any]) -> None:
+        """`spec` says which records a step has, `rows` which of each batch this process answers for."""
+        self._number = next(self._numbers)
+        self._about = {"loader": self._number, "rows": rows, "spec": dict(spec)}
+        self._data = hash_spec(data_spec)
+        self._stretch = Stretch()
+        self._is_introduced = self._begins_again = False
+        self._must_begin = True
+        self._due = 0.0
+
+    def note(self, step: int, used: Used) -> None:
+        """A batch is handed out; steps count from 1."""
+        stretch = self._stretch
+        if self._must_begin or self._data in self._restored:
+            stretch = self._begin(step)
+        stretch.last = step
+        stretch.steps += 1
+        stretch.rows += used[0]
+        stretch.sum += used[1]
+        self._untold[self._number] = self
+        if (now := time.monotonic()) >= self._due:
+            self._due = now + (TELL_EVERY if self._tell(wait=False) else TRY_AGAIN)
+
+    def keep(self) -> None:
+        """Its state is taken. A run may go on from here, so all of it must be known outside of this process."""
+        if self._number not in self._kept:
+            self._kept[self._number] = self
+            self._untold[self._number] = self
+        self.tell()
+
+    def tell(self) -> None:
+        if self._number in self._untold:
+            self._tell(wait=True)
+
+    def begin_anew(self, is_again: bool) -> None:
+        """The loader goes elsewhere: to a step that it was restored to, or to the first one after its last."""
+        if not is_again:
+            self._kept[self._number] = self
+        self.tell()
+        self._must_begin, self._begins_again = True, is_again
+
+    def tell_at_once(self) -> None:
+        """To the launcher itself, because this host may be lost before its agent would pass it on."""
+        self._tell(wait=True, now=True)
+
+    def _begin(self, step: int) -> Stretch:
+        self.tell()
+        if Deliveries._first is None:
+            Deliveries._first = self._number
+            atexit.register(tell_all)
+        restored = self._restored.pop(self._data, None)
+        number = self._stretch.number + 1
+        self._stretch = Stretch(number, step, step - 1, is_again=self._begins_again, restored=restored)
+        self._must_begin = self._begins_again = False
+        return self._stretch
+
+    def _tell(self, wait: bool, **more: Any) -> bool:
+        """Whether nothing is left to tell."""
+        is_followed = self._number in self._kept or self._number == self._first
+        if is_followed and 0 <= self._stretch.number < MAX_STRETCHES:
+            self._is_introduced = self._is_introduced or offer("loading", wait, self._about)
+            detail = {"loader": self._number, **self._stretch.describe(), "kept": self._number in self._kept, **more}
+            if not (self._is_introduced and offer("delivered", wait, detail)):
+                return False
+        self._untold.pop(self._number, None)
+        return True
+
+
+def is_wanted() -> bool:
+    """Whether there is anybody to tell."""
+    return FACTS_SOCKET in os.environ
+
+
+def tell_all() -> None:
+    for each in list(Deliveries._untold.values()):
+        each.tell()
+
+
+def tell_saved() -> None:
+    """Before a save that may outlive this host becomes complete."""
+    for each in list(Deliveries._kept.values()):
+        each.tell_at_once()
+
+
+def note_restored(step: int, data_spec: Mapping[str, Any]) -> None:
+    """A state was restored that has seen so many batches: the loader of that data has to go on with the next one."""
+    if is_wanted():
+        Deliveries._restored[hash_spec(data_spec)] = step
+
+
+def hash_spec(data_spec: Mapping[str, Any]) -> int:
+    return zlib.crc32(json.dumps(dict(data_spec), sort_keys=True).encode())
+
+
+def offer(name: str, wait: bool, detail: Mapping[str, Any]) -> bool:
+    """Whether the agent has it. One that is busy is waited for, for a second at most."""
+    deadline = time.monotonic() + TIMEOUT
+    while not offer_fact(name, **detail):
+        if not wait:
+            return False
+        if time.monotonic() >= deadline:
+            note_dropped()
+            return False
+        time.sleep(WAIT)
+    return True
