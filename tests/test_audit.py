@@ -1,4 +1,4 @@
-"""The audit over events made by hand: what it calls exact, what it finds wrong, and of what it says that it cannot know."""
+"""The audit over events made by hand: what it calls exact, what it finds wrong, and what it cannot know."""
 
 from __future__ import annotations
 

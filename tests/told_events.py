@@ -1,4 +1,4 @@
-"""Events as the processes of a run would cause them, made by hand: with the records that a test says, right or wrong."""
+"""Events as the processes of a run would cause them, made by hand, with the records that a test wants."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Events:
         words: Sequence[int] = (),
         **more: Any,
     ) -> None:
-        """Each process delivers the steps from `first` to its last, and tells so at the steps `words` and at its end."""
+        """Each process delivers the steps from `first` to its last; it tells so at the steps `words` and at its end."""
         lasts = [lasts] * processes if isinstance(lasts, int) else lasts
         shares = np.array_split(np.arange(self.spec["batch_size"]), processes)
         for process, (last, rows) in enumerate(zip(lasts, shares, strict=True)):

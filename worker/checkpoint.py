@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias, overload
 
-from hostmesh.worker.audit.deliveries import note_restored, tell_saved
+from hostmesh.worker.audit.deliveries import LEDGER
 from hostmesh.worker.distributed import require_joined
 from hostmesh.worker.errors import CheckpointError
 from hostmesh.worker.process.coordination import JSON, exchange, require_same
@@ -83,7 +83,7 @@ class Checkpoint:
             return self._read_part(step, wanted)
         state = self._read(self._orbax, step, state=args.StandardRestore([wanted]))["state"][0]
         self._reached = step
-        note_restored(split_state(position["loader_state"])[0], self.data_spec)
+        LEDGER.note_restored(split_state(position["loader_state"])[0], self.data_spec)
         return state, position["loader_state"]
 
     def save(self, step: int, state: PyTree, loader_state: LoaderState) -> None:
@@ -103,7 +103,7 @@ class Checkpoint:
         if self._is_saved(step):
             return
         require_global(state)
-        tell_saved()
+        LEDGER.tell_saved()
         if reason := exchange("save a step", self._folder.why_not_owned(), TIMEOUT)[0]:
             raise self._save_error(step, reason)
         position = {

@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import count
-from typing import Any
+from typing import Any, Final
 
 from hostmesh.worker.audit.used import WORD, Used
 from hostmesh.worker.identity import FACTS_SOCKET
@@ -45,6 +45,40 @@ class Stretch:
         return {**steps, "rows": self.rows, "sum": f"{self.sum & WORD:016x}", **began, **restored}
 
 
+class Ledger:
+    """What the loaders of this process have in common; there is one."""
+
+    def __init__(self) -> None:
+        self.numbers = count()
+        self.first: int | None = None  # the loader that handed out a batch first
+        self.untold: dict[int, Deliveries] = {}
+        self.kept: dict[int, Deliveries] = {}
+        # What was restored and not gone on from yet: for each kind of data the step that the state has seen.
+        self.restored: dict[int, int] = {}
+
+    def note_first(self, number: int) -> None:
+        if self.first is None:
+            self.first = number
+            atexit.register(self.tell_all)
+
+    def tell_all(self) -> None:
+        for each in list(self.untold.values()):
+            each.tell()
+
+    def tell_saved(self) -> None:
+        """Before a save that may outlive this host becomes complete."""
+        for each in list(self.kept.values()):
+            each.tell_at_once()
+
+    def note_restored(self, step: int, data_spec: Mapping[str, Any]) -> None:
+        """A state was restored that has seen so many batches: the loader of that data has to go on with the next."""
+        if is_wanted():
+            self.restored[hash_spec(data_spec)] = step
+
+
+LEDGER: Final = Ledger()
+
+
 class Deliveries:
     """Of one loader. Each message says all of a stretch so far, so a later one replaces those before it.
 
@@ -52,16 +86,11 @@ class Deliveries:
     are for evaluation.
     """
 
-    _numbers = count()
-    _first: int | None = None  # the loader that handed out a batch first
-    _untold: dict[int, Deliveries] = {}
-    _kept: dict[int, Deliveries] = {}
-    # What was restored and not gone on from yet: for each kind of data the step that the state has seen.
-    _restored: dict[int, int] = {}
-
-    def __init__(self, spec: Mapping[str, Any], rows: list[list[int]], data_spec: Mapping[str, Any]) -> None:
+    def __init__(
+        self, spec: Mapping[str, Any], rows: list[list[int]], data_spec: Mapping[str, Any], ledger: Ledger = LEDGER
+    ) -> None:
         """`spec` says which records a step has, `rows` which of each batch this process answers for."""
-        self._number = next(self._numbers)
+        self._ledger, self._number = ledger, next(ledger.numbers)
         self._about = {"loader": self._number, "rows": rows, "spec": dict(spec)}
         self._data = hash_spec(data_spec)
         self._stretch = Stretch()
@@ -72,31 +101,30 @@ class Deliveries:
     def note(self, step: int, used: Used) -> None:
         """A batch is handed out; steps count from 1."""
         stretch = self._stretch
-        if self._must_begin or self._data in self._restored:
+        if self._must_begin or self._data in self._ledger.restored:
             stretch = self._begin(step)
         stretch.last = step
         stretch.steps += 1
         stretch.rows += used[0]
         stretch.sum += used[1]
-        self._untold[self._number] = self
+        self._ledger.untold[self._number] = self
         if (now := time.monotonic()) >= self._due:
             self._due = now + (TELL_EVERY if self._tell(wait=False) else TRY_AGAIN)
 
     def keep(self) -> None:
         """Its state is taken. A run may go on from here, so all of it must be known outside of this process."""
-        if self._number not in self._kept:
-            self._kept[self._number] = self
-            self._untold[self._number] = self
+        if self._number not in self._ledger.kept:
+            self._ledger.kept[self._number] = self._ledger.untold[self._number] = self
         self.tell()
 
     def tell(self) -> None:
-        if self._number in self._untold:
+        if self._number in self._ledger.untold:
             self._tell(wait=True)
 
     def begin_anew(self, is_again: bool) -> None:
         """The loader goes elsewhere: to a step that it was restored to, or to the first one after its last."""
         if not is_again:
-            self._kept[self._number] = self
+            self._ledger.kept[self._number] = self
         self.tell()
         self._must_begin, self._begins_again = True, is_again
 
@@ -106,10 +134,8 @@ class Deliveries:
 
     def _begin(self, step: int) -> Stretch:
         self.tell()
-        if Deliveries._first is None:
-            Deliveries._first = self._number
-            atexit.register(tell_all)
-        restored = self._restored.pop(self._data, None)
+        self._ledger.note_first(self._number)
+        restored = self._ledger.restored.pop(self._data, None)
         number = self._stretch.number + 1
         self._stretch = Stretch(number, step, step - 1, is_again=self._begins_again, restored=restored)
         self._must_begin = self._begins_again = False
@@ -117,36 +143,20 @@ class Deliveries:
 
     def _tell(self, wait: bool, **more: Any) -> bool:
         """Whether nothing is left to tell."""
-        is_followed = self._number in self._kept or self._number == self._first
+        is_kept = self._number in self._ledger.kept
+        is_followed = is_kept or self._number == self._ledger.first
         if is_followed and 0 <= self._stretch.number < MAX_STRETCHES:
             self._is_introduced = self._is_introduced or offer("loading", wait, self._about)
-            detail = {"loader": self._number, **self._stretch.describe(), "kept": self._number in self._kept, **more}
+            detail = {"loader": self._number, **self._stretch.describe(), "kept": is_kept, **more}
             if not (self._is_introduced and offer("delivered", wait, detail)):
                 return False
-        self._untold.pop(self._number, None)
+        self._ledger.untold.pop(self._number, None)
         return True
 
 
 def is_wanted() -> bool:
     """Whether there is anybody to tell."""
     return FACTS_SOCKET in os.environ
-
-
-def tell_all() -> None:
-    for each in list(Deliveries._untold.values()):
-        each.tell()
-
-
-def tell_saved() -> None:
-    """Before a save that may outlive this host becomes complete."""
-    for each in list(Deliveries._kept.values()):
-        each.tell_at_once()
-
-
-def note_restored(step: int, data_spec: Mapping[str, Any]) -> None:
-    """A state was restored that has seen so many batches: the loader of that data has to go on with the next one."""
-    if is_wanted():
-        Deliveries._restored[hash_spec(data_spec)] = step
 
 
 def hash_spec(data_spec: Mapping[str, Any]) -> int:

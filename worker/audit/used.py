@@ -38,7 +38,7 @@ def count_used(step: int, ids: NDArray[np.int64], rows: NDArray[np.int64], own: 
     if len(rows) and rows[-1] >= real:
         used = used[: int(np.searchsorted(rows[own], real))]
     key = np.uint64(step * GOLDEN & WORD)
-    return len(used), int(hash_records(key, used).sum())
+    return len(used), int(np.add.reduce(hash_records(key, used)))
 
 
 def find_own_rows(placement: Placement, batch_size: int) -> NDArray[np.int64]:
