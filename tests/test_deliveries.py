@@ -14,6 +14,7 @@ from test_placement import GUIDE, placements
 
 import hostmesh
 from hostmesh.launcher.agent.processes.deliveries import PASS_EVERY, Deliveries
+from hostmesh.launcher.audit.told import MAX_STRETCHES
 from hostmesh.worker.audit import deliveries as telling
 from hostmesh.worker.audit.used import count_used, find_own_rows, place_own_rows, to_runs
 from hostmesh.worker.identity import FACTS_SOCKET, PROCESS_ID
@@ -153,6 +154,40 @@ def test_a_save_is_told_to_the_launcher_at_once(ears: FactsSocket) -> None:
     loader.state()
     telling.LEDGER.tell_saved()
     assert [detail.get("now") for name, detail in ears.facts() if name == "delivered"] == [None, True]
+
+
+def test_a_loader_for_evaluation_may_be_set_to_its_start(ears: FactsSocket) -> None:
+    training, evaluating = make_loader(), make_loader(epochs=1)
+    take(training, 2)
+    evaluating.restore(0)
+    take(evaluating, 4)
+    telling.LEDGER.tell_all()
+    assert told(ears) == [(0, 0, 1, 2)]
+
+
+def test_a_loader_that_is_begun_over_and_over_is_not_followed_for_ever(ears: FactsSocket) -> None:
+    assert telling.MAX_STRETCHES == MAX_STRETCHES
+    loader = make_loader()
+    stretches = set()
+    for _ in range(MAX_STRETCHES + 5):
+        loader.restore(1)
+        take(loader, 1)
+        stretches |= {stretch for _, stretch, _, _ in told(ears)}
+    assert stretches == set(range(MAX_STRETCHES))
+
+
+def test_an_agent_that_takes_nothing_is_waited_for_once(ears: FactsSocket, monkeypatch: pytest.MonkeyPatch) -> None:
+    offers: list[str] = []
+    monkeypatch.setattr(telling, "offer_fact", lambda name, **_: bool(offers.append(name)))
+    ticks = iter(np.arange(0, 1000, 0.3).tolist())
+    monkeypatch.setattr(telling.time, "monotonic", lambda: next(ticks))
+    loader = make_loader(epochs=None)
+    take(loader, 1)
+    loader.state()
+    before = len(offers)
+    take(loader, 1)
+    loader.state()
+    assert before > 3 and len(offers) - before <= 2
 
 
 def test_without_a_launcher_nothing_is_counted() -> None:

@@ -8,34 +8,30 @@ import subprocess
 import sys
 from typing import Any
 
-MODULE = "hostmesh.worker.audit.recount"
-# Records that are recounted, which takes some ten seconds; and as many seconds as that may take.
-MAX_RECORDS = 1 << 27
-# One byte for each record of the data.
+PROGRAM = "import sys; sys.path.append(sys.argv[1]); from hostmesh.worker.audit.recount import main; main()"
+# Records that are recounted at the end of a run, which takes some ten seconds, and how long that may take.
+MAX_RECORDS = 1 << 26
+# Of a table with a byte for each record of the data.
 MAX_LENGTH = 1 << 28
 TIMEOUT = 60.0
+LATER = "`python -m hostmesh.launcher.audit RUNFOLDER` recounts it however long that takes"
 
 
 def ask_recount(question: dict[str, Any]) -> dict[str, Any] | str:
-    """The answer, or why there is none."""
-    if why := find_excess(question):
-        return why
+    """The answer, or why there is none: so much is recounted that nobody waits long for the end of a run."""
+    return find_excess(question) or ask_without_limit(question, TIMEOUT)
+
+
+def ask_without_limit(question: dict[str, Any], timeout: float | None = None) -> dict[str, Any] | str:
     package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    path = os.pathsep.join(filter(None, [os.path.dirname(package), os.environ.get("PYTHONPATH")]))
+    command = [sys.executable, "-P", "-c", PROGRAM, os.path.dirname(package)]
     try:
-        done = subprocess.run(
-            [sys.executable, "-P", "-m", MODULE],
-            input=json.dumps(question),
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT,
-            env={**os.environ, "PYTHONPATH": path},
-        )
+        done = subprocess.run(command, input=json.dumps(question), capture_output=True, text=True, timeout=timeout)
         if done.returncode == 0:
             answer: dict[str, Any] = json.loads(done.stdout)
             return answer
     except subprocess.TimeoutExpired:
-        return f"the recount took longer than {TIMEOUT:g} s"
+        return f"the recount took longer than {timeout:g} s; {LATER}"
     except (OSError, ValueError) as error:
         return f"the recount failed: {error}"
     said = done.stderr.strip().splitlines()
@@ -48,7 +44,7 @@ def find_excess(question: dict[str, Any]) -> str:
     ranges = [*question["passes"], *(segment for share in question["shares"] for segment in share["segments"])]
     steps = max(last for _, last in ranges) - min(first for first, _ in ranges) + 1
     if steps * spec["batch_size"] > MAX_RECORDS:
-        return f"{steps * spec['batch_size']:,} records are too many to recount; up to {MAX_RECORDS:,} are"
+        return f"{steps * spec['batch_size']:,} records are more than the {MAX_RECORDS:,} recounted at once; {LATER}"
     if spec["length"] > MAX_LENGTH:
-        return f"the data has {spec['length']:,} records; up to {MAX_LENGTH:,} are looked up"
+        return f"a table of {spec['length']:,} records has more than {MAX_LENGTH:,} bytes; {LATER}"
     return ""

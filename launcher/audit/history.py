@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from hostmesh.launcher.audit.told import Account, Attempt, Stretch, Told
+from hostmesh.launcher.audit.told import MAX_STRETCHES, Account, Attempt, Stretch, Told
 from hostmesh.launcher.words import list_some
 
 MAX_NAMED = 3
@@ -59,6 +59,8 @@ def build_history(told: Told, loader: int) -> History:
     for attempt in told.attempts:
         accounts = attempt.loaders.get(loader, {})
         numbers = sorted({number for account in accounts.values() for number in account.stretches})
+        if len(numbers) == MAX_STRETCHES:
+            history.unknown.append(f"the data was begun {MAX_STRETCHES:,} times or more in attempt {attempt.number}")
         for number in numbers:
             is_last = number == numbers[-1]
             _add(history, _make_part(history, attempt, accounts, number, is_last), _is_again(accounts, number))

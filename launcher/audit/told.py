@@ -12,6 +12,8 @@ MARKS = tuple(
     f'"event": "{name}"'.encode()
     for name in ("loading", "delivered", "process exited", "attempt ended", "attempt began", "run ended")
 )
+# A process tells of no more stretches of a loader than that (worker/audit/deliveries.py).
+MAX_STRETCHES = 1000
 
 
 @dataclass(frozen=True)

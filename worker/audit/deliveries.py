@@ -94,7 +94,7 @@ class Deliveries:
         self._about = {"loader": self._number, "rows": rows, "spec": dict(spec)}
         self._data = hash_spec(data_spec)
         self._stretch = Stretch()
-        self._is_introduced = self._begins_again = False
+        self._is_introduced = self._begins_again = self._is_behind = False
         self._must_begin = True
         self._due = 0.0
 
@@ -121,9 +121,12 @@ class Deliveries:
         if self._number in self._ledger.untold:
             self._tell(wait=True)
 
-    def begin_anew(self, is_again: bool) -> None:
-        """The loader goes elsewhere: to a step that it was restored to, or to the first one after its last."""
-        if not is_again:
+    def begin_anew(self, step: int, is_again: bool) -> None:
+        """The loader goes to just after a step: by `restore`, or again to its start because it was at its end.
+
+        To its start anybody may go, also a loader for evaluation.
+        """
+        if step > 0:
             self._ledger.kept[self._number] = self
         self.tell()
         self._must_begin, self._begins_again = True, is_again
@@ -146,10 +149,14 @@ class Deliveries:
         is_kept = self._number in self._ledger.kept
         is_followed = is_kept or self._number == self._ledger.first
         if is_followed and 0 <= self._stretch.number < MAX_STRETCHES:
-            self._is_introduced = self._is_introduced or offer("loading", wait, self._about)
             detail = {"loader": self._number, **self._stretch.describe(), "kept": is_kept, **more}
+            # An agent that did not take it within a second is not waited for again at every step.
+            wait = wait and not self._is_behind
+            self._is_introduced = self._is_introduced or offer("loading", wait, self._about)
             if not (self._is_introduced and offer("delivered", wait, detail)):
+                self._is_behind = self._is_behind or wait
                 return False
+            self._is_behind = False
         self._ledger.untold.pop(self._number, None)
         return True
 

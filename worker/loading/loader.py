@@ -191,7 +191,7 @@ class Loader:
         self.step, self._ended = step, False
         self._rows.restore(state)
         if self._deliveries is not None:
-            self._deliveries.begin_anew(is_again)
+            self._deliveries.begin_anew(step, is_again)
 
     def record_ids(self, step: int) -> NDArray[np.int64]:
         """Which records a step uses, in the order of the rows; padding has none."""
