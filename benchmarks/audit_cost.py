@@ -30,7 +30,9 @@ def make(counts):
     address = os.environ.pop("HOSTMESH_FACTS_SOCKET")
     if counts:
         os.environ["HOSTMESH_FACTS_SOCKET"] = address
-    loader = hostmesh.Loader({"x": np.zeros((100_000, 8), "f4")}, None, rows, prefetch=0, device_prefetch=0)
+    # Another seed, because loaders of the same order share what was computed of it.
+    options = {"seed": int(counts), "prefetch": 0, "device_prefetch": 0}
+    loader = hostmesh.Loader({"x": np.zeros((100_000, 8), "f4")}, None, rows, **options)
     os.environ["HOSTMESH_FACTS_SOCKET"] = address
     return loader
 loaders = {True: make(True), False: make(False)}

@@ -13,9 +13,10 @@ from facts_socket import FactsSocket
 from test_placement import GUIDE, placements
 
 import hostmesh
-from hostmesh.launcher.agent.processes.deliveries import PASS_EVERY, Deliveries
+from hostmesh.launcher.agent.processes.deliveries import PASS_EVERY, Deliveries, read_last_word
 from hostmesh.launcher.audit.told import MAX_STRETCHES
 from hostmesh.worker.audit import deliveries as telling
+from hostmesh.worker.audit.last_word import LastWord
 from hostmesh.worker.audit.used import count_used, find_own_rows, place_own_rows, to_runs
 from hostmesh.worker.identity import FACTS_SOCKET, PROCESS_ID
 
@@ -51,14 +52,31 @@ def told(ears: FactsSocket) -> list[tuple[int, int, int, int]]:
     return [(word["loader"], word["stretch"], word["first"], word["last"]) for word in words]
 
 
-def test_before_a_state_is_given_away_all_steps_are_told(ears: FactsSocket) -> None:
+def test_before_a_state_is_given_away_all_steps_are_known_outside_of_the_process(
+    ears: FactsSocket, tmp_path: Path
+) -> None:
     loader = make_loader()
     take(loader, 3)
     assert told(ears) == []
     loader.state()
-    take(loader, 1)
-    loader.state()
-    assert told(ears) == [(0, 0, 1, 3), (0, 0, 1, 4)]
+    assert told(ears) == [(0, 0, 1, 3)]
+    for last in (4, 5):
+        take(loader, 1)
+        loader.state()
+        word = read_last_word((tmp_path / "last-word-0-0").read_bytes())
+        assert (word["first"], word["last"], word["kept"]) == (1, last, True)
+    assert told(ears) == []
+    telling.LEDGER.tell_all()
+    assert told(ears) == [(0, 0, 1, 5)]
+
+
+def test_where_no_file_can_be_made_every_state_is_told(ears: FactsSocket, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(telling, "open_last_word", lambda _: None)
+    loader = make_loader()
+    for _ in range(3):
+        take(loader, 1)
+        loader.state()
+    assert told(ears) == [(0, 0, 1, 1), (0, 0, 1, 2), (0, 0, 1, 3)]
 
 
 def test_what_is_told_are_the_records_that_were_read(ears: FactsSocket) -> None:
@@ -232,9 +250,9 @@ def test_runs_of_rows() -> None:
 # The agent.
 
 
-def pass_words(words: Sequence[tuple[float, dict[str, Any]]]) -> list[Any]:
+def pass_words(words: Sequence[tuple[float, dict[str, Any]]], folder: str = "/nowhere") -> list[Any]:
     now, passed = 0.0, []
-    agent = Deliveries(lambda fact: passed.append(fact.detail), lambda: now)
+    agent = Deliveries(folder, lambda fact: passed.append(fact.detail), lambda: now)
     for at, word in words:
         now = at
         agent.add(3, {"loader": 0, "stretch": 0, **word})
@@ -265,6 +283,40 @@ def test_an_agent_passes_on_a_save_at_once() -> None:
         (0.2, {"last": 3}),
     ]
     assert pass_words(words) == [(0, 1), (0, 2), (0, 3)]
+
+
+@pytest.fixture
+def last_word(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LastWord:
+    monkeypatch.setenv(FACTS_SOCKET, str(tmp_path / "facts"))
+    monkeypatch.setenv(PROCESS_ID, "3")
+    return LastWord(0)
+
+
+@pytest.mark.parametrize(("heard", "written"), [(2, 7), (7, 2)])
+def test_an_agent_passes_on_the_later_of_what_it_heard_and_what_was_written(
+    last_word: LastWord, tmp_path: Path, heard: int, written: int
+) -> None:
+    last_word.write({"loader": 0, "stretch": 0, "last": written})
+    words = [(0.0, {"last": 1}), (0.1, {"last": heard})]
+    assert pass_words(words, str(tmp_path)) == [(0, 1), (0, 7)]
+    assert list(tmp_path.glob("last-word*")) == []
+
+
+def test_half_a_word_is_passed_over(last_word: LastWord, tmp_path: Path) -> None:
+    path = tmp_path / "last-word-3-0"
+    assert read_last_word(path.read_bytes()) == {}
+    for last in (1, 2, 3):
+        last_word.write({"last": last})
+    whole = path.read_bytes()
+    assert read_last_word(whole) == {"last": 3}
+    third = whole.index(b'"last": 3')
+    assert read_last_word(whole[:third] + bytes(20) + whole[third + 20 :]) == {"last": 2}
+
+
+@pytest.mark.parametrize("data", [b"", b"x" * 5000, b"99 {}", b"0d4cbb29 []\n", b"\xff" * 2048])
+def test_a_strange_file_does_no_harm(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "last-word-3-0").write_bytes(data)
+    assert pass_words([(0.0, {"last": 1}), (0.1, {"last": 2})], str(tmp_path)) == [(0, 1), (0, 2)]
 
 
 def test_the_recount_does_without_jax() -> None:

@@ -59,7 +59,7 @@ def build_history(told: Told, loader: int) -> History:
     for attempt in told.attempts:
         accounts = attempt.loaders.get(loader, {})
         numbers = sorted({number for account in accounts.values() for number in account.stretches})
-        if len(numbers) == MAX_STRETCHES:
+        if len(numbers) >= MAX_STRETCHES:
             history.unknown.append(f"the data was begun {MAX_STRETCHES:,} times or more in attempt {attempt.number}")
         for number in numbers:
             is_last = number == numbers[-1]

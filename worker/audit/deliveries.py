@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any, Final
 
+from hostmesh.worker.audit.last_word import LastWord, open_last_word
 from hostmesh.worker.audit.used import WORD, Used
 from hostmesh.worker.identity import FACTS_SOCKET
 from hostmesh.worker.process.facts import TIMEOUT, note_dropped, offer_fact
@@ -97,6 +98,7 @@ class Deliveries:
         self._is_introduced = self._begins_again = self._is_behind = False
         self._must_begin = True
         self._due = 0.0
+        self._last_word: LastWord | None = None
 
     def note(self, step: int, used: Used) -> None:
         """A batch is handed out; steps count from 1."""
@@ -115,7 +117,13 @@ class Deliveries:
         """Its state is taken. A run may go on from here, so all of it must be known outside of this process."""
         if self._number not in self._ledger.kept:
             self._ledger.kept[self._number] = self._ledger.untold[self._number] = self
-        self.tell()
+        if self._number not in self._ledger.untold:
+            return
+        if self._last_word is None:
+            self._tell(wait=True)
+            self._last_word = open_last_word(self._number) if self._is_introduced else None
+        elif not self._last_word.write(self._describe()):
+            self._tell(wait=True)
 
     def tell(self) -> None:
         if self._number in self._ledger.untold:
@@ -144,16 +152,17 @@ class Deliveries:
         self._must_begin = self._begins_again = False
         return self._stretch
 
+    def _describe(self) -> dict[str, Any]:
+        return {"loader": self._number, **self._stretch.describe(), "kept": self._number in self._ledger.kept}
+
     def _tell(self, wait: bool, **more: Any) -> bool:
         """Whether nothing is left to tell."""
-        is_kept = self._number in self._ledger.kept
-        is_followed = is_kept or self._number == self._ledger.first
+        is_followed = self._number in self._ledger.kept or self._number == self._ledger.first
         if is_followed and 0 <= self._stretch.number < MAX_STRETCHES:
-            detail = {"loader": self._number, **self._stretch.describe(), "kept": is_kept, **more}
             # An agent that did not take it within a second is not waited for again at every step.
             wait = wait and not self._is_behind
             self._is_introduced = self._is_introduced or offer("loading", wait, self._about)
-            if not (self._is_introduced and offer("delivered", wait, detail)):
+            if not (self._is_introduced and offer("delivered", wait, {**self._describe(), **more})):
                 self._is_behind = self._is_behind or wait
                 return False
             self._is_behind = False

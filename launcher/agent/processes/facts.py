@@ -29,7 +29,7 @@ class Facts:
 
     def __init__(self, folder: str, processes: Dict[int, Process], send: Callable[[Any], None]) -> None:
         self._processes, self._send = processes, send
-        self.deliveries = Deliveries(send)
+        self.deliveries = Deliveries(folder, send)
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.socket.bind(facts_path(folder))
         self.socket.setblocking(False)
