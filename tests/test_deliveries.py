@@ -17,7 +17,7 @@ from hostmesh.launcher.agent.processes.deliveries import PASS_EVERY, Deliveries,
 from hostmesh.launcher.audit.told import MAX_STRETCHES
 from hostmesh.worker.audit import deliveries as telling
 from hostmesh.worker.audit.last_word import LastWord
-from hostmesh.worker.audit.used import count_used, find_own_rows, place_own_rows, to_runs
+from hostmesh.worker.audit.used import find_own_rows, place_own_rows, sum_hashes, to_runs
 from hostmesh.worker.identity import FACTS_SOCKET, PROCESS_ID
 
 RECORDS = {"x": np.arange(50, dtype=np.int32)}
@@ -83,12 +83,36 @@ def test_what_is_told_are_the_records_that_were_read(ears: FactsSocket) -> None:
     loader = make_loader(tail="pad")
     used = [np.asarray(batch["x"])[np.asarray(batch["mask"])] for batch in loader]
     facts = dict(ears.facts())
-    wanted = [
-        count_used(n + 1, ids.astype(np.int64), np.arange(len(ids)), slice(None), 12) for n, ids in enumerate(used)
-    ]
+    wanted = sum_hashes(range(1, len(used) + 1), [ids.astype(np.int64) for ids in used])
     assert facts["loading"]["rows"] == [[0, 12]]
-    assert facts["delivered"]["rows"] == sum(rows for rows, _ in wanted) == 100
-    assert facts["delivered"]["sum"] == f"{sum(words for _, words in wanted) % 2**64:016x}"
+    assert facts["delivered"]["rows"] == sum(map(len, used)) == 100
+    assert facts["delivered"]["sum"] == f"{wanted:016x}"
+
+
+def test_sums_do_not_depend_on_how_many_are_counted_at_once(ears: FactsSocket, monkeypatch: pytest.MonkeyPatch) -> None:
+    sums = []
+    for at_once in (1, 30, telling.COUNT_AT_ONCE):
+        monkeypatch.setattr(telling, "COUNT_AT_ONCE", at_once)
+        loader = make_loader()
+        take(loader, 8)
+        loader.state()
+        sums.append([detail["sum"] for name, detail in ears.facts() if name == "delivered"][-1])
+    assert len(set(sums)) == 1
+
+
+def test_a_map_that_changes_the_ids_changes_no_count(ears: FactsSocket) -> None:
+    sums = []
+    for change in (0, 1):
+
+        def spoil(block: Any, ids: Any, rng: Any, change: int = change) -> Any:
+            ids += change
+            return block
+
+        loader = make_loader(map=spoil)
+        take(loader, 3)
+        loader.state()
+        sums.append([detail["sum"] for name, detail in ears.facts() if name == "delivered"][-1])
+    assert sums[0] == sums[1]
 
 
 def test_a_source_that_is_asked_for_other_records_shows(ears: FactsSocket, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,7 +235,7 @@ def test_an_agent_that_takes_nothing_is_waited_for_once(ears: FactsSocket, monke
 def test_without_a_launcher_nothing_is_counted() -> None:
     loader = make_loader()
     take(loader, 1)
-    assert loader._deliveries is None and loader._used == (0, 0)
+    assert loader._deliveries is None and len(loader._used) == 0
 
 
 # Whose rows are whose.

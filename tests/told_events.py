@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from hostmesh.launcher.audit.audit import audit_events
 from hostmesh.worker.audit.recount import recount
-from hostmesh.worker.audit.used import WORD, count_used
+from hostmesh.worker.audit.used import WORD, sum_hashes, take_own
 from hostmesh.worker.loading.order import Order
 from hostmesh.worker.loading.schedule import Schedule
 
@@ -77,7 +77,8 @@ class Events:
         if (process, step) in self.ids:
             ids = np.array(self.ids[process, step])
             rows = rows[: len(ids)]
-        return count_used(step, ids, rows, slice(None), stop - start)
+        used = take_own(ids, rows, slice(None), stop - start)
+        return len(used), sum_hashes([step], [used])
 
     def end(self, outcome: str = "succeeded") -> None:
         self.tell("run ended", outcome=outcome)

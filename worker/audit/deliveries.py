@@ -8,12 +8,12 @@ import os
 import time
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, Final
 
 from hostmesh.worker.audit.last_word import LastWord, open_last_word
-from hostmesh.worker.audit.used import WORD, Used
+from hostmesh.worker.audit.used import WORD, Used, sum_hashes
 from hostmesh.worker.identity import FACTS_SOCKET
 from hostmesh.worker.process.facts import TIMEOUT, note_dropped, offer_fact
 
@@ -22,6 +22,8 @@ TELL_EVERY = 1.0
 TRY_AGAIN = 0.1
 # The agent's socket holds ten messages, and it takes one within a fraction of a millisecond.
 WAIT = 0.0005
+# Records whose hashes are computed together; a step with fewer than that many counts as if it had them.
+COUNT_AT_ONCE, FEW = 1 << 15, 256
 # A loader that is iterated or restored more often is not followed any further.
 MAX_STRETCHES = 1000
 
@@ -38,8 +40,23 @@ class Stretch:
     sum: int = 0
     is_again: bool = False
     restored: int | None = None  # the step whose saved state the program goes on from, if it restored one
+    uncounted: dict[int, Used] = field(default_factory=dict)  # by step
+
+    def add(self, step: int, used: Used) -> None:
+        self.last = step
+        self.steps += 1
+        self.rows += len(used)
+        self.uncounted[step] = used
+        if len(self.uncounted) * max(len(used), FEW) >= COUNT_AT_ONCE:
+            self.count()
+
+    def count(self) -> None:
+        if self.uncounted:
+            self.sum += sum_hashes(list(self.uncounted), list(self.uncounted.values()))
+            self.uncounted = {}
 
     def describe(self) -> dict[str, Any]:
+        self.count()
         began = {"again": True} if self.is_again else {}
         restored = {} if self.restored is None else {"restored": self.restored}
         steps = {"stretch": self.number, "first": self.first, "last": self.last, "steps": self.steps}
@@ -105,10 +122,7 @@ class Deliveries:
         stretch = self._stretch
         if self._must_begin or self._data in self._ledger.restored:
             stretch = self._begin(step)
-        stretch.last = step
-        stretch.steps += 1
-        stretch.rows += used[0]
-        stretch.sum += used[1]
+        stretch.add(step, used)
         self._ledger.untold[self._number] = self
         if (now := time.monotonic()) >= self._due:
             self._due = now + (TELL_EVERY if self._tell(wait=False) else TRY_AGAIN)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hostmesh.worker.audit.used import GOLDEN, hash_records
+from hostmesh.worker.audit.used import hash_records
 from hostmesh.worker.loading.order import Order, Words
 from hostmesh.worker.loading.schedule import Schedule
 
@@ -75,9 +75,9 @@ class Sums:
 
     def add(self, step: int, block: NDArray[np.int64]) -> None:
         count, rows = block.shape
-        keys = np.arange(step, step + count, dtype=np.uint64)[:, None] * np.uint64(GOLDEN)
+        steps = np.arange(step, step + count, dtype=np.uint64)[:, None]
         upto = np.zeros((count, rows + 1), np.uint64)
-        np.cumsum(hash_records(keys, block), axis=1, out=upto[:, 1:])
+        np.cumsum(hash_records(steps, block), axis=1, out=upto[:, 1:])
         runs = np.minimum(self._runs, rows)
         words = self._by_share(upto[:, runs[:, 1]] - upto[:, runs[:, 0]])
         counts = self._by_share(np.broadcast_to((runs[:, 1] - runs[:, 0]).astype(np.uint64), (count, len(runs))))

@@ -13,32 +13,38 @@ from hostmesh.worker.loading.order import STRIDE, Words, mix_words
 if TYPE_CHECKING:
     from hostmesh.worker.placement import Placement
 
-# How many records, and the sum of their hashes.
-Used: TypeAlias = tuple[int, int]
+# The ids of the records of a step that this process answers for.
+Used: TypeAlias = NDArray[np.int64]
 # Where the rows that are counted lie in a row set.
 Own: TypeAlias = "slice | NDArray[np.int64]"
 
-NOTHING: Used = (0, 0)
+NOTHING: Used = np.empty(0, np.int64)
 WORD = (1 << 64) - 1
-GOLDEN = int(STRIDE)
+GOLDEN = STRIDE
 
 
-def hash_records(keys: Words | np.uint64, ids: NDArray[np.int64]) -> Words:
-    """A word for each pair of a step and a record, whose keys are multiples of the golden ratio: these keep such a
-    distance that different pairs have different words, as long as steps times records are fewer than 2**62."""
-    return mix_words(ids.view(np.uint64) + keys)
+def hash_records(steps: Words, ids: NDArray[np.int64]) -> Words:
+    """A word for each pair of a step and a record. Multiples of the golden ratio keep such a distance that different
+    pairs have different words, as long as steps times records are fewer than 2**62."""
+    return mix_words(ids.view(np.uint64) + steps * GOLDEN)
 
 
-def count_used(step: int, ids: NDArray[np.int64], rows: NDArray[np.int64], own: Own, real: int) -> Used:
-    """Of the records that were read for these rows of a batch. Steps count from 1; of its rows so many are no padding.
+def sum_hashes(steps: Sequence[int], used: Sequence[Used]) -> int:
+    """Of many steps at once: a call of NumPy costs as much as a thousand records. Steps count from 1."""
+    of_rows = np.repeat(np.array(steps, np.uint64), [len(ids) for ids in used])
+    return int(np.add.reduce(hash_records(of_rows, np.concatenate(used))))
 
-    A process counts only the rows that are its own, so that over all processes each row counts once.
+
+def take_own(ids: NDArray[np.int64], rows: NDArray[np.int64], own: Own, real: int) -> Used:
+    """Of the records that are read for these rows of a batch, of whose rows so many are no padding.
+
+    A process counts only the rows that are its own, so that over all processes each row counts once. It is a copy: what
+    reads and maps records may change the ids.
     """
     used = ids[own]
     if len(rows) and rows[-1] >= real:
         used = used[: int(np.searchsorted(rows[own], real))]
-    key = np.uint64(step * GOLDEN & WORD)
-    return len(used), int(np.add.reduce(hash_records(key, used)))
+    return used.copy()
 
 
 def find_own_rows(placement: Placement, batch_size: int) -> NDArray[np.int64]:
