@@ -31,7 +31,10 @@ def hash_records(steps: Words, ids: NDArray[np.int64]) -> Words:
 
 def sum_hashes(steps: Sequence[int], used: Sequence[Used]) -> int:
     """Of many steps at once: a call of NumPy costs as much as a thousand records. Steps count from 1."""
-    of_rows = np.repeat(np.array(steps, np.uint64), [len(ids) for ids in used])
+    of_steps = np.array(steps, np.uint64)
+    if len(used) == 1:
+        return int(np.add.reduce(hash_records(of_steps, used[0])))
+    of_rows = np.repeat(of_steps, [len(ids) for ids in used])
     return int(np.add.reduce(hash_records(of_rows, np.concatenate(used))))
 
 
