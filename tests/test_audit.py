@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import numpy as np
 import pytest
 from told_events import Events
 
 from hostmesh.launcher.audit import asking
 from hostmesh.launcher.audit.audit import audit_events
 from hostmesh.launcher.audit.line import tell_audit
-from hostmesh.worker.audit.recount import recount
+from hostmesh.worker.audit.recount import Uses, recount
 
 
 def test_a_run_that_used_every_record_once_is_exact() -> None:
@@ -172,7 +173,25 @@ def test_processes_that_end_at_different_steps_of_a_run_that_succeeded_are_found
     assert problems_of(events) == "process 1 delivered 11 steps, others 12"
 
 
-def test_an_order_that_has_a_record_twice_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_went_wrong_in_steps_that_were_done_again_is_no_part_of_the_history() -> None:
+    events = Events()
+    events.ids[1, 9] = [1, 2, 3, 4, 5, 5]
+    events.deliver(1, 9, words=[6])
+    events.begin_attempt()
+    events.ids.clear()
+    events.deliver(7, 12, restored=6)
+    events.end()
+    assert events.audit()["exact"] is True
+
+
+def test_a_record_twice_in_an_epoch_is_counted() -> None:
+    uses = Uses(5)
+    uses.add(0, np.array([3, 1, 4, 1, 0, 2, 2]))
+    uses.add(7, np.array([2, 0, 1]))
+    assert uses.finish() == 1 + 2
+
+
+def test_an_order_that_has_a_record_twice_is_found() -> None:
     events = Events()
     events.deliver(1, 12)
     events.end()
