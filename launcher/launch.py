@@ -7,6 +7,7 @@ import resource
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -72,12 +73,13 @@ def launch_plan(plan: Plan, runs: Path, as_json: bool, view: View, command: list
     verdict = supervisor.run()
     stdin.take_back()
     events.close()
-    unwritten = write_result(run, supervisor, verdict, began, time.time() - began, provenance.finish())
-    if unwritten is not None:
-        screen.note(unwritten)
     seconds = time.time() - began
     if not supervisor.has_told:
         screen.note(f"launch: {verdict.text(took=f' in {seconds:.1f} s' if verdict.exit_code == 0 else '')}")
+    audit = audit_run(run, screen.note)
+    unwritten = write_result(run, supervisor, verdict, began, seconds, {**provenance.finish(), **audit})
+    if unwritten is not None:
+        screen.note(unwritten)
     if plan.faults:
         from hostmesh.launcher.chaos.telling import tell_end
 
@@ -86,6 +88,21 @@ def launch_plan(plan: Plan, runs: Path, as_json: bool, view: View, command: list
         if supervisor.asked_again():
             os._exit(verdict.exit_code)  # a thread that waits for a reader would hold up the interpreter's own end
     return verdict.exit_code
+
+
+def audit_run(run: Run, note: Callable[[str], None]) -> dict[str, Any]:
+    """For result.json: nothing for a run that uses no loader of ours. The verdict stays as it is, whatever is found."""
+    from hostmesh.launcher.audit.audit import audit_events
+    from hostmesh.launcher.audit.line import tell_audit
+
+    try:
+        with run.events.open("rb") as lines:
+            audit = audit_events(lines)
+    except OSError:
+        return {}  # that the events cannot be written was told
+    if (line := tell_audit(audit)) is not None:
+        note(line)
+    return {} if audit is None else {"audit": audit}
 
 
 def read_checked_code(plan: Plan, runs: Path) -> Tree | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from pathlib import Path
 
@@ -46,10 +47,19 @@ def test_stopped_and_continued_by_other_processes_uses_each_record_once_an_epoch
     for (processes, devices), uses in ((before, first), (after, second)):
         done = launch("--local", str(processes), "--devices", str(devices), program, records, *uses)
         assert done.returncode == 0, done.stdout + done.stderr
+    check_audits(tmp_path, stops)
     for k, ((tail, epochs, loading), stop) in cases(stops):
         used, state, _ = collect(tmp_path, f"first{k}")
         assert state == stop, (tail, loading)
         check(used + collect(tmp_path, f"second{k}")[0], tail, epochs, (tail, loading, stop))
+
+
+def check_audits(folder: Path, stops: list[int]) -> None:
+    """The launcher's own account of both runs, one for each loader."""
+    results = sorted(folder.glob("runs/*/result.json"), key=lambda path: path.stat().st_mtime)
+    first, second = (json.loads(path.read_text())["audit"]["loaders"] for path in results)
+    assert [(each["exact"], each["steps"]) for each in first] == [(True, stop) for stop in stops], first
+    assert [(each["exact"], each["first_step"]) for each in second] == [(True, stop + 1) for stop in stops], second
 
 
 def cases(stops: list[int]) -> list[tuple[int, tuple[tuple[str, int, str], int]]]:

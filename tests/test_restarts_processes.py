@@ -100,3 +100,6 @@ def test_the_built_in_job_ends_as_if_nothing_had_happened(launch: Launch, tmp_pa
     assert (killed["resumed_from"], last["saved_step"]) == (second["saved_step"], 40)
     assert first["last_step"] in (24, 25) and second["last_step"] in (30, 31)
     assert [each["done"] for each in told["chaos"]] == [True, True]
+    for folder in folders.values():
+        audit = json.loads((folder / "result.json").read_text())["audit"]
+        assert (audit["exact"], audit["steps"], audit["records"]) == (True, 40, 40 * 32), audit

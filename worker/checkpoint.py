@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeAlias, overload
 
 import jax
 
+from hostmesh.worker.audit.deliveries import LEDGER
 from hostmesh.worker.distributed import require_joined
 from hostmesh.worker.errors import CheckpointError
 from hostmesh.worker.process.coordination import JSON, exchange, require_same
@@ -18,7 +19,7 @@ from hostmesh.worker.saving.folder import CheckpointFolder
 from hostmesh.worker.saving.orbax_setup import open_orbax, restore_part
 from hostmesh.worker.saving.snapshots import Snapshots
 from hostmesh.worker.saving.state_shape import abstract, compare, compare_part, describe, require_global
-from hostmesh.worker.streams.state import LoaderState, merge_states
+from hostmesh.worker.streams.state import LoaderState, merge_states, split_state
 
 PyTree: TypeAlias = Any
 
@@ -94,7 +95,7 @@ class Checkpoint:
         step = self._folder.steps[-1] if self._folder.steps else None
         snapshots = None if weights_only else self._snapshots
         if snapshots is not None and (found := snapshots.restore(abstract(like), step)) is not None:
-            self._note_restored(found.step, "memory")
+            self._note_restored(found.step, found.loader_state, "memory")
             return found.state, found.loader_state
         if step is None:
             return None
@@ -104,11 +105,12 @@ class Checkpoint:
         if weights_only:
             return self._read_part(step, wanted)
         state = self._read(self._orbax, step, state=args.StandardRestore([wanted]))["state"][0]
-        self._note_restored(step, "disk")
+        self._note_restored(step, position["loader_state"], "disk")
         return state, position["loader_state"]
 
-    def _note_restored(self, step: int, source: Literal["memory", "disk"]) -> None:
+    def _note_restored(self, step: int, loader_state: LoaderState, source: Literal["memory", "disk"]) -> None:
         self._reached, self.restored_from = step, source
+        LEDGER.note_restored(split_state(loader_state)[0], self.data_spec)
         if jax.process_index() == 0:
             send_fact("resumed", must_arrive=True, step=step, source=source)
 
@@ -139,6 +141,7 @@ class Checkpoint:
         if self._is_saved(step):
             return
         require_global(state)
+        LEDGER.tell_saved()
         if reason := exchange("save a step", self._folder.why_not_owned(), TIMEOUT)[0]:
             raise self._save_error(step, reason)
         position = {

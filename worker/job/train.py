@@ -66,7 +66,7 @@ class Job:
         self._introduce()
         for batch in self.loader:
             self.state, scores = self.train_step(self.state, batch)
-            if self.checkpoint is not None:
+            if self.checkpoint is not None and self.settings.memory_every:
                 self.checkpoint.snapshot(self.loader.step, self.state, self.loader.state())
             self._follow(self.loader.step, scores)
             if self._is_time(self.settings.eval_every):

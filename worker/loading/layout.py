@@ -14,6 +14,7 @@ import numpy as np
 from jax.sharding import Sharding
 from numpy.typing import NDArray
 
+from hostmesh.worker.audit.used import Own, find_own_rows, place_own_rows
 from hostmesh.worker.errors import DataError, error_context
 from hostmesh.worker.loading.buffers import BufferPool, assemble
 from hostmesh.worker.loading.shardings import even_sharding, row_sharding
@@ -27,9 +28,13 @@ IN_USE = 2
 
 @dataclass(frozen=True)
 class RowSet:
-    """Rows of a global batch that are read together, in ascending order."""
+    """Rows of a global batch that are read together, in ascending order.
+
+    `own` is where those lie that this process answers for when used records are counted; None where nobody counts.
+    """
 
     rows: NDArray[np.int64]
+    own: Own | None = None
 
     @cached_property
     def last(self) -> int:
@@ -81,6 +86,14 @@ class Layout:
         self._structure_lock = threading.Lock()
         self._leaves: list[Leaf] = []
         self._reshard: Callable[[list[jax.Array]], list[jax.Array]] | None = None
+
+    def claim_rows(self) -> NDArray[np.int64]:
+        """The rows of a batch that this process counts as used; over all processes these are each row once."""
+        sharding = self._spread or jax.tree_util.tree_leaves(self._shardings)[0]
+        own = find_own_rows(place_rows(sharding, self.loaded_size), self._batch_size)
+        places = place_own_rows(own, [row_set.rows for row_set in self.row_sets])
+        self.row_sets = [RowSet(each.rows, place) for each, place in zip(self.row_sets, places, strict=True)]
+        return own
 
     def flatten(self, blocks: Sequence[Any], masks: Sequence[NDArray[np.bool_]]) -> list[list[NDArray[Any]]]:
         """The arrays of each row set's block, copied; the first call fixes their structure."""
@@ -160,15 +173,19 @@ def _union(ranges: Iterable[range]) -> NDArray[np.int64]:
 
 
 def rows_by_device(sharding: Sharding, batch_size: int) -> dict[Any, range]:
-    """The rows of each device of this process. The other axes do not matter, so any size that fits will do."""
-    rank = max(1, len(getattr(sharding, "spec", ())))
-    shape = (batch_size, *(sharding.num_devices,) * (rank - 1))
-    placement = Placement.of(sharding, shape)
+    """The rows of each device of this process."""
+    placement = place_rows(sharding, batch_size)
     rows = placement.rows
     return {
         device: range(int(rows[local.start]), int(rows[local.stop - 1]) + 1)
         for device, (local, *_) in placement.device_rows.items()
     }
+
+
+def place_rows(sharding: Sharding, batch_size: int) -> Placement:
+    """The other axes do not matter, so any size that fits will do."""
+    rank = max(1, len(getattr(sharding, "spec", ())))
+    return Placement.of(sharding, (batch_size, *(sharding.num_devices,) * (rank - 1)))
 
 
 def make_leaf(row_sets: Sequence[RowSet], sharding: Sharding, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Leaf:

@@ -12,6 +12,8 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
+from hostmesh.worker.audit.deliveries import Deliveries, is_wanted
+from hostmesh.worker.audit.used import NOTHING, Used, to_runs
 from hostmesh.worker.distributed import identity_of_itself, require_joined
 from hostmesh.worker.errors import as_data_error
 from hostmesh.worker.loading import tampering
@@ -33,9 +35,9 @@ from hostmesh.worker.streams.stream import Stream
 from hostmesh.worker.streams.stream_rows import StreamRows
 from hostmesh.worker.verify.comparison import Comparison
 
-# The arrays of a batch, and whether this process has another one after it.
-HostBatch: TypeAlias = tuple[list[list[NDArray[Any]]], bool]
-DeviceBatch: TypeAlias = tuple[list[jax.Array], bool]
+# The arrays of a batch, whether this process has another one after it, and which records it used.
+HostBatch: TypeAlias = tuple[list[list[NDArray[Any]]], bool, Used]
+DeviceBatch: TypeAlias = tuple[list[jax.Array], bool, Used]
 
 
 class Loader:
@@ -110,6 +112,8 @@ class Loader:
         options = {"sharding": cut, "loading": loading, "epochs": epochs, "steps": steps}
         require_same("make a loader", {**self.data_spec, **options, **self._comparison.at_once})
         self._comparison.begin()
+        self._used = NOTHING  # of the batch that was taken last
+        self._deliveries = self._begin_account() if is_wanted() else None
 
     @property
     def batch_size(self) -> int:
@@ -131,7 +135,7 @@ class Loader:
 
     def __iter__(self) -> Loader:
         if self._ended:
-            self.restore(0)
+            self._go_to(0, is_again=True)
         return self
 
     def __next__(self) -> Any:
@@ -147,6 +151,8 @@ class Loader:
         if tampering.skip_batch:
             tampering.skip_batch = False
             return next(self)
+        if self._deliveries is not None:
+            self._deliveries.note(self.step, self._used)
         return batch
 
     def _take(self) -> Any:
@@ -156,9 +162,11 @@ class Loader:
         if (self._total is not None and self.step >= self._total) or not self._rows.has_next():
             self.close()
             self._ended = True
+            if self._deliveries is not None:
+                self._deliveries.tell()
             self._comparison.finish()
             raise StopIteration
-        arrays, has_next = batches.take()
+        arrays, has_next, self._used = batches.take()
         self.waited += time.perf_counter() - began
         if not self._is_structure_checked:
             self._check_structure()
@@ -169,14 +177,21 @@ class Loader:
     def state(self) -> LoaderState:
         """What to save: the number of batches delivered so far. Of a stream also the positions that this process knows,
         from which it goes on without reading everything again; `Checkpoint.save` merges those of all processes."""
+        if self._deliveries is not None:
+            self._deliveries.keep()
         return self._rows.state(self.step)
 
     def restore(self, state: LoaderState) -> None:
         """Go on, or back, to just after that many batches. A stream is read again where the state is a number alone."""
+        self._go_to(state, is_again=False)
+
+    def _go_to(self, state: LoaderState, is_again: bool) -> None:
         step = check_step(self._rows.step_of(state), self._total)
         self.close()
         self.step, self._ended = step, False
         self._rows.restore(state)
+        if self._deliveries is not None:
+            self._deliveries.begin_anew(step, is_again)
 
     def record_ids(self, step: int) -> NDArray[np.int64]:
         """Which records a step uses, in the order of the rows; padding has none."""
@@ -196,6 +211,10 @@ class Loader:
         self._batches = _read_ahead(reader, self._layout, steps, *self._tiers)
         self._closer = weakref.finalize(self, _close, self._batches, reader)
         return self._batches
+
+    def _begin_account(self) -> Deliveries:
+        rows = to_runs(self._layout.claim_rows())
+        return Deliveries(self._rows.describe_steps(), rows, self.data_spec)
 
     def _check_structure(self) -> None:
         """Before the rows of all processes meet in a computation, their arrays must be alike."""
@@ -217,10 +236,10 @@ def _read_ahead(
             raise as_data_error(f"step {step}", error) from error
         if tampering.change_rows is not None:
             tampering.change_rows(step, arrays)
-        return arrays, rows.has_next
+        return arrays, rows.has_next, rows.used
 
     def transfer(batch: HostBatch) -> DeviceBatch:
-        return layout.assemble(batch[0]), batch[1]
+        return layout.assemble(batch[0]), batch[1], batch[2]
 
     return ReadAhead(read, transfer, steps, prefetch, device_prefetch)
 

@@ -108,9 +108,12 @@ def _keys(seed: int, epoch: int, epochs: int) -> Words:
 
 def mix_words(words: Words) -> Words:
     """The output function of SplitMix64: a bijection in which each bit of a word depends on all of them."""
-    words = (words ^ (words >> SHIFTS[0])) * FACTORS[0]
-    words = (words ^ (words >> SHIFTS[1])) * FACTORS[1]
-    return words ^ (words >> SHIFTS[2])
+    words = words ^ (words >> SHIFTS[0])
+    words *= FACTORS[0]
+    words ^= words >> SHIFTS[1]
+    words *= FACTORS[1]
+    words ^= words >> SHIFTS[2]
+    return words
 
 
 def _shuffled(offsets: Words, length: int, keys: Words, nth: Words) -> Words:

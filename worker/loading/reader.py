@@ -5,12 +5,13 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hostmesh.worker.audit.used import NOTHING, Used, take_own
 from hostmesh.worker.errors import DataError, as_data_error
 from hostmesh.worker.loading.layout import RowSet
 from hostmesh.worker.loading.order import Order
@@ -26,11 +27,15 @@ Collate: TypeAlias = Callable[..., Block]
 
 @dataclass(frozen=True)
 class StepRows:
-    """What a process read for one step: a block for each row set and, with padding, a mask of the real rows."""
+    """What a process read for one step: a block for each row set and, with padding, a mask of the real rows.
+
+    `used` are the records of it that this process answers for; a stream has no record numbers.
+    """
 
     blocks: list[Block]
     masks: list[NDArray[np.bool_]]
     has_next: bool = True
+    used: Used = field(default_factory=lambda: NOTHING)
 
 
 class Transforms:
@@ -79,27 +84,31 @@ class SourceReader:
         start, stop = self.schedule.positions(step)
         ids = self.order.ids(start, stop)
         if self._pool is None:
-            blocks = [self._read_rows(step, ids, start, row_set) for row_set in self.row_sets]
+            found = [self._read_rows(step, ids, start, row_set) for row_set in self.row_sets]
         else:
-            blocks = list(self._pool.map(lambda row_set: self._read_rows(step, ids, start, row_set), self.row_sets))
-        return StepRows(blocks, [row_set.rows < stop - start for row_set in self.row_sets] if self._pads else [])
+            found = list(self._pool.map(lambda row_set: self._read_rows(step, ids, start, row_set), self.row_sets))
+        masks = [row_set.rows < stop - start for row_set in self.row_sets] if self._pads else []
+        used = found[0][1] if len(found) == 1 else np.concatenate([each for _, each in found])
+        return StepRows([block for block, _ in found], masks, used=used)
 
     def close(self) -> None:
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _read_rows(self, step: int, batch_ids: Ids, start: int, row_set: RowSet) -> Block:
+    def _read_rows(self, step: int, batch_ids: Ids, start: int, row_set: RowSet) -> tuple[Block, Used]:
+        """A block, and the records in it that count as used here: the very ids that the source is asked for."""
         # Padding repeats the last record, so that it has values a model can compute with.
         count = len(batch_ids)
         rows = row_set.rows if row_set.last < count else np.minimum(row_set.rows, count - 1)
         ids = batch_ids if row_set.is_all and len(rows) == count else batch_ids[rows]
+        used = NOTHING if row_set.own is None else take_own(ids, row_set.rows, row_set.own, count)
         RECORDER.note_reading(step, int(ids[0]) if count else 0)
         try:
             block = self._read_block(ids, start, rows)
         except Exception as error:
             raise self._explain_failure(step, ids, start, rows, error) from error
         try:
-            return self.transforms.apply_map(block, ids, start, rows)
+            return self.transforms.apply_map(block, ids, start, rows), used
         except DataError as error:
             raise as_data_error(f"step {step}", error) from error
 

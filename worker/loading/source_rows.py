@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -41,6 +42,11 @@ class SourceRows:
             "seed": order.seed,
             "shuffle": order.shuffle,
         }
+
+    def describe_steps(self) -> dict[str, Any]:
+        """All that it takes to compute which records a step has."""
+        order, schedule = self.order, self.schedule
+        return {**asdict(schedule), "seed": order.seed, "shuffle": order.shuffle}
 
     def find_content(self, data_spec: Mapping[str, Any]) -> Content | None:
         """What can be compared between processes: on all of them, or on none."""

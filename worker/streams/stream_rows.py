@@ -55,6 +55,10 @@ class StreamRows:
             "shards": stream.shards,
         }
 
+    def describe_steps(self) -> dict[str, Any]:
+        """Its records have no numbers, so that which of them a step has is not known."""
+        return {"stream": self.stream.name, "batch_size": self.schedule.batch_size}
+
     def find_content(self, data_spec: Mapping[str, Any]) -> None:
         return None
 

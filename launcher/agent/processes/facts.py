@@ -8,13 +8,14 @@ import socket
 from typing import Any, Callable, Dict
 
 from hostmesh.launcher import wire
+from hostmesh.launcher.agent.processes.deliveries import DELIVERED, Deliveries
 from hostmesh.launcher.agent.processes.process import Boot, Process
 
 # More than the socket holds: whoever sends without end cannot keep the agent from its other duties.
 FACTS_AT_ONCE = 1000
 # Facts that count only if the process itself sends them: a child that it forked may crash, or compute, without
 # consequences for the run.
-OF_ITSELF = ("crash", "ran_separately")
+OF_ITSELF = ("crash", "ran_separately", "loading", DELIVERED)
 # A program that walks through a deeper one would run out of stack.
 MAX_FACT_DEPTH = 32
 
@@ -29,6 +30,7 @@ class Facts:
     def __init__(self, folder: str, processes: Dict[int, Process], send: Callable[[Any], None]) -> None:
         self._processes, self._send = processes, send
         self.any_saves = False  # a process has said that it saves when it is asked to stop
+        self.deliveries = Deliveries(folder, send)
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.socket.bind(facts_path(folder))
         self.socket.setblocking(False)
@@ -58,7 +60,10 @@ class Facts:
             self.any_saves = self.any_saves or name == "saves_when_stopped"
             if is_deeper(detail, MAX_FACT_DEPTH):
                 detail = {"problem": f"what it said was nested more than {MAX_FACT_DEPTH} deep"}
-            self._send(wire.Fact(str(name), process_id, dict(detail)))
+            if name == DELIVERED:
+                self.deliveries.add(process_id, dict(detail))
+            else:
+                self._send(wire.Fact(str(name), process_id, dict(detail)))
 
 
 def is_deeper(value: Any, depth: int) -> bool:

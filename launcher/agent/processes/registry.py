@@ -98,6 +98,7 @@ class Processes:
 
     def note_ended(self, process: Process, code: int) -> None:
         self.facts.hear()
+        self.facts.deliveries.pass_on(process.process_id)
         process.state = ProcessState.ENDED
         process.code = 126 if process.exec_error == errno.EACCES else code
         self.before_exit(process)
