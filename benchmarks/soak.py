@@ -55,6 +55,8 @@ class Watched:
     at: float = 0.0  # when that step was told
     pids: dict[int, int] = field(default_factory=dict)
     agents: dict[str, dict[str, int]] = field(default_factory=dict)
+    hosts: set[str] = field(default_factory=set)  # on which processes run
+    attempts: int = 0
     run_id: str = ""
     _read: int = 0
 
@@ -76,18 +78,21 @@ class Watched:
             case "host lost":
                 self.agents.pop(event["host"], None)
             case "attempt began":
+                self.attempts += 1
                 self.pids.clear()
+                self.hosts.clear()
             case "process started":
                 self.pids[event["process_id"]] = event["pid"]
+                self.hosts.add(event["host"])
             case "metrics" if event["detail"]["step"] > self.step:
                 self.step, self.at = event["detail"]["step"], time.time()
 
-    def await_step(self, step: int, timeout: float) -> bool:
-        """False when the run ended first."""
+    def await_step(self, step: int, timeout: float, attempts: int = 0) -> bool:
+        """In an attempt after so many others; False when the run ended first."""
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline:
             self.look()
-            if self.step >= step and len(self.pids) == 4:
+            if self.step >= step and len(self.pids) == 4 and self.attempts >= attempts:
                 return True
             if self.launcher.poll() is not None:
                 return False
@@ -112,7 +117,7 @@ def to_process(number: int, process_id: int | None = None) -> Callable[[Watched,
 
 def to_agent(number: int, what: str = "agent") -> Callable[[Watched, random.Random], None]:
     def act(run: Watched, chance: random.Random) -> None:
-        os.kill(run.agent_of(chance.choice(sorted(run.agents)), what), number)
+        os.kill(run.agent_of(chance.choice(sorted(run.hosts)), what), number)
 
     return act
 
@@ -210,7 +215,10 @@ def soak(
                 print(f"# {kind}: nobody to do it to ({error!r})", flush=True)
                 continue
             hit = time.time()
-            if not run.await_step(before + 1 + IN_FLIGHT, MOST_TO_RECOVER):
+            # What it has done until the fault had its effect is no sign of another attempt.
+            if not run.await_step(0, MOST_TO_RECOVER, run.attempts + 1):
+                break
+            if not run.await_step(run.step + 1, MOST_TO_RECOVER):
                 break
             seconds[kind].append(run.at - hit)
             print(f"# {kind} at step {before}: {seconds[kind][-1]:.1f} s", flush=True)
@@ -223,10 +231,6 @@ def soak(
         if run.launcher.poll() is None:
             run.launcher.kill()
     return find_problems(run, expected)
-
-
-# Steps that may be done by the time a fault has its effect.
-IN_FLIGHT = 3
 
 
 def find_problems(run: Watched, expected: dict[str, float]) -> list[str]:
