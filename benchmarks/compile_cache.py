@@ -72,18 +72,19 @@ def main() -> None:
             told = ", ".join(f"{kind} {each[-1].wall:.2f} ({each[-1].processor:.2f})" for kind, each in found.items())
             print(f"# {name}: {told} s", flush=True)
         rows.append(summarise(name, found))
-    print("| four local processes | plain start | first start | second start | a first beside a plain start |")
-    print("\n".join(["|---|---|---|---|---|", *rows]))
+    print("| four local processes | plain start | first start | second start |")
+    print("\n".join(["|---|---|---|---|", *rows]))
 
 
 def summarise(name: str, found: dict[str, list[Start]]) -> str:
-    walls = [statistics.median(start.wall for start in starts) for starts in found.values()]
-    processors = [statistics.median(start.processor for start in starts) for starts in found.values()]
-    shown = [f"{wall:.2f} s ({processor:.2f})" for wall, processor in zip(walls, processors, strict=True)]
-    pairs = list(zip(found["first"], found["plain"], strict=True))
-    cost = statistics.median(first.wall / plain.wall - 1 for first, plain in pairs)
-    in_processor = statistics.median(first.processor / plain.processor - 1 for first, plain in pairs)
-    return f"| {' | '.join([name, *shown, f'{cost:+.0%} ({in_processor:+.0%})'])} |"
+    """Medians; the ratios are to the plain start of the same round."""
+    cells = [name]
+    for kind, starts in found.items():
+        wall, processor = (statistics.median(values) for values in zip(*starts, strict=True))
+        ratio = statistics.median(start.wall / plain.wall for start, plain in zip(starts, found["plain"], strict=True))
+        beside = "" if kind == "plain" else f": **{ratio:.2f}**"
+        cells.append(f"{wall:.2f} s{beside}" + ("" if math.isnan(processor) else f" ({processor:.2f} s)"))
+    return f"| {' | '.join(cells)} |"
 
 
 def measure_round(command: list[str], is_plain_first: bool) -> dict[str, Start]:
