@@ -55,6 +55,8 @@ class Watched:
     at: float = 0.0  # when that step was told
     pids: dict[int, int] = field(default_factory=dict)
     agents: dict[str, dict[str, int]] = field(default_factory=dict)
+    wanted: int = 4  # processes that are to be up, at least
+    host_of: dict[int, str] = field(default_factory=dict)
     hosts: set[str] = field(default_factory=set)  # on which processes run
     attempts: int = 0
     run_id: str = ""
@@ -84,6 +86,7 @@ class Watched:
             case "process started":
                 self.pids[event["process_id"]] = event["pid"]
                 self.hosts.add(event["host"])
+                self.host_of[event["process_id"]] = event["host"]
             case "metrics" if event["detail"]["step"] > self.step:
                 self.step, self.at = event["detail"]["step"], time.time()
 
@@ -92,7 +95,7 @@ class Watched:
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline:
             self.look()
-            if self.step >= step and len(self.pids) == 4 and self.attempts >= attempts:
+            if self.step >= step and len(self.pids) >= self.wanted and self.attempts >= attempts:
                 return True
             if self.launcher.poll() is not None:
                 return False
@@ -237,6 +240,15 @@ def find_problems(run: Watched, expected: dict[str, float]) -> list[str]:
     if run.launcher.returncode != 0:
         said = (run.folder / "out").read_text(errors="replace").splitlines()[-6:]
         return [f"exit code {run.launcher.returncode}: {' | '.join(said)}"]
+    problems = find_wrong_numbers(run, expected)
+    if left := processes_of(run.run_id):
+        problems.append(f"left behind: {sorted(left)}")
+    if folders := [str(each) for top in ("/tmp", "/dev/shm") for each in Path(top).glob(f"*{run.run_id}*")]:
+        problems.append(f"left behind: {folders}")
+    return problems
+
+
+def find_wrong_numbers(run: Watched, expected: dict[str, float]) -> list[str]:
     problems = []
     found = read_losses(run.folder)
     for name, value in expected.items():
@@ -246,10 +258,6 @@ def find_problems(run: Watched, expected: dict[str, float]) -> list[str]:
     audit = json.loads(path.read_text()).get("audit")
     if audit is None or audit["exact"] is not True:
         problems.append(f"audit: {audit}")
-    if left := processes_of(run.run_id):
-        problems.append(f"left behind: {sorted(left)}")
-    if folders := [str(each) for top in ("/tmp", "/dev/shm") for each in Path(top).glob(f"*{run.run_id}*")]:
-        problems.append(f"left behind: {folders}")
     return problems
 
 
