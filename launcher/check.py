@@ -22,14 +22,14 @@ from hostmesh.launcher.output.run_folder import new_run_id
 from hostmesh.launcher.plan import Plan, make_plan
 from hostmesh.launcher.preflight.report import Finding, HostReports, judge
 from hostmesh.launcher.preflight.table import draw_table
-from hostmesh.launcher.supervisor.host import HostState, Phase
 from hostmesh.launcher.supervisor.link.arrivals import redact_arrival
 from hostmesh.launcher.supervisor.link.channel import Channel, Ended, Heard, close_channels
 from hostmesh.launcher.supervisor.link.inbox import Inbox
 from hostmesh.launcher.supervisor.link.liveness import Liveness
 from hostmesh.launcher.supervisor.link.protocol import find_violation, is_ignored
-from hostmesh.launcher.supervisor.run_state import begin_state
 from hostmesh.launcher.supervisor.startup.machine import Startup
+from hostmesh.launcher.supervisor.state.host import HostState, Phase
+from hostmesh.launcher.supervisor.state.run_state import begin_state
 from hostmesh.launcher.transports import open_streams
 from hostmesh.launcher.transports.base import CLOSE_TIMEOUT, Stream
 

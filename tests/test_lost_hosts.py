@@ -16,7 +16,7 @@ from stories import Story
 from hostmesh.launcher import wire
 from hostmesh.launcher.errors import Unreachable
 from hostmesh.launcher.supervisor.blame.verdict import Verdict
-from hostmesh.launcher.supervisor.restarts import Attempt, Budgets, GiveUp, GoOn, decide_restart, find_avoided
+from hostmesh.launcher.supervisor.going_on.restarts import Attempt, Budgets, GiveUp, GoOn, decide_restart, find_avoided
 
 LOST = Verdict("host lost", 69, "the run failed: b lost its agent", host="b")
 FAILED = Verdict("failed", 137, "the run failed: process 2 was killed", 2, "b")

@@ -10,9 +10,9 @@ import pytest
 from hostmesh.launcher.supervisor.blame.failures import NO_CRASH, Failure
 from hostmesh.launcher.supervisor.blame.verdict import Verdict, host_lost, nursery_died, with_remarks
 from hostmesh.launcher.supervisor.decisions import AskToStop, End, Spawn, Wait
-from hostmesh.launcher.supervisor.host import HostState, Phase, Silence
 from hostmesh.launcher.supervisor.policy import decide
-from hostmesh.launcher.supervisor.run_state import RunState
+from hostmesh.launcher.supervisor.state.host import HostState, Phase, Silence
+from hostmesh.launcher.supervisor.state.run_state import RunState
 
 NOW = 100.0
 OWN = {**NO_CRASH, "type": "ValueError", "message": "no data", "place": "train.py:8 in main"}

@@ -15,10 +15,10 @@ from fake_agent import FakeAgent
 from stories import Story
 
 from hostmesh.launcher import wire
-from hostmesh.launcher.supervisor.attempts import tell_repeated
 from hostmesh.launcher.supervisor.blame import kinds
 from hostmesh.launcher.supervisor.blame.verdict import Verdict
-from hostmesh.launcher.supervisor.restarts import Attempt, Budgets, GiveUp, GoOn, decide_restart
+from hostmesh.launcher.supervisor.going_on.attempts import tell_repeated
+from hostmesh.launcher.supervisor.going_on.restarts import Attempt, Budgets, GiveUp, GoOn, decide_restart
 
 KILLED = Verdict("failed", 137, "the run failed: process 1 was killed", 1, kind=kinds.KILLED, last_step=7)
 RAISED = Verdict("failed", 1, "the run failed: process 1 exited with 1", 1, kind=kinds.BUG, place="a.py:3", last_step=7)

@@ -15,7 +15,7 @@ from stories import Story
 from hostmesh.launcher import wire
 from hostmesh.launcher.cluster.model import HangTimeout
 from hostmesh.launcher.supervisor.programs.disagreement import Missing, Side
-from hostmesh.launcher.supervisor.progress import Progress
+from hostmesh.launcher.supervisor.state.progress import Progress
 from hostmesh.launcher.supervisor.stuck.activity import Activity, Doing, find_activity, gather
 from hostmesh.launcher.supervisor.stuck.diagnosis import diagnose
 from hostmesh.launcher.supervisor.stuck.limits import find_limit

@@ -15,7 +15,7 @@ from test_secrets import TOKEN, leaks
 
 from hostmesh.launcher import wire
 from hostmesh.launcher.supervisor.blame.failures import NO_CRASH
-from hostmesh.launcher.supervisor.host import Phase
+from hostmesh.launcher.supervisor.state.host import Phase
 
 OWN = {**NO_CRASH, "type": "ValueError", "message": "no data", "place": "train.py:8 in main"}
 PEER = {**NO_CRASH, "type": "XlaRuntimeError", "message": "Gloo", "lost_peer": True}

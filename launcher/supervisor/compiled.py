@@ -14,12 +14,12 @@ from typing import Any
 from hostmesh.launcher import wire
 from hostmesh.launcher.agent.flow import Limits, Window
 from hostmesh.launcher.cluster.model import Cluster
-from hostmesh.launcher.supervisor.host import HostState, Phase
 from hostmesh.launcher.supervisor.link.channel import Channel
 from hostmesh.launcher.supervisor.link.inbox import Inbox
 from hostmesh.launcher.supervisor.records import Records
 from hostmesh.launcher.supervisor.reports import Reports
-from hostmesh.launcher.supervisor.run_state import RunState
+from hostmesh.launcher.supervisor.state.host import HostState, Phase
+from hostmesh.launcher.supervisor.state.run_state import RunState
 from hostmesh.worker.compiling.names import ENTRY, FOLDER, MAX_ENTRY
 
 # Seconds after which other hosts are asked whether they lack a program: most have compiled it by then themselves.

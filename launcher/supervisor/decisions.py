@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hostmesh.launcher.supervisor.blame.verdict import Verdict
-from hostmesh.launcher.supervisor.run_hosts import Seats
+from hostmesh.launcher.supervisor.state.run_hosts import Seats
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,12 @@ from hostmesh.launcher.supervisor.blame import kinds
 from hostmesh.launcher.supervisor.blame import verdict as verdicts
 from hostmesh.launcher.supervisor.blame.verdict import Verdict
 from hostmesh.launcher.supervisor.hints import name_some
-from hostmesh.launcher.supervisor.host import HostState, Phase
 from hostmesh.launcher.supervisor.link.channel import Channel
 from hostmesh.launcher.supervisor.link.inbox import Inbox
 from hostmesh.launcher.supervisor.policy import blame
 from hostmesh.launcher.supervisor.records import Records
-from hostmesh.launcher.supervisor.run_state import RunState
+from hostmesh.launcher.supervisor.state.host import HostState, Phase
+from hostmesh.launcher.supervisor.state.run_state import RunState
 
 # From the end of a run on: until its processes have ended, and until all that they printed is here. The latter may
 # take its time over a slow link; who asked the run to stop does not want to wait for it.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from hostmesh.launcher.supervisor.link.inbox import Inbox
 from hostmesh.launcher.supervisor.records import Records
-from hostmesh.launcher.supervisor.run_state import RunState
+from hostmesh.launcher.supervisor.state.run_state import RunState
 from hostmesh.launcher.words import list_some
 
 MAX_NAMED = 4

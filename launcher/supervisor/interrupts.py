@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hostmesh.launcher.supervisor.blame.verdict import name_signal
 from hostmesh.launcher.supervisor.link.inbox import Inbox
 from hostmesh.launcher.supervisor.records import Records
-from hostmesh.launcher.supervisor.run_state import RunState
+from hostmesh.launcher.supervisor.state.run_state import RunState
 
 
 @dataclass(frozen=True)

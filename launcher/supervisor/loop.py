@@ -14,29 +14,29 @@ from hostmesh.launcher.supervisor.blame.verdict import Verdict
 from hostmesh.launcher.supervisor.compiled import CompiledCarrier
 from hostmesh.launcher.supervisor.decisions import AskToStop, Assemble, End, Seat, Spawn, TryNetwork, Wait
 from hostmesh.launcher.supervisor.ending import WIND_UP_TIMEOUT, Ending
+from hostmesh.launcher.supervisor.going_on.losses import Losses
+from hostmesh.launcher.supervisor.going_on.seating import seat_hosts
 from hostmesh.launcher.supervisor.hints import Hinting
-from hostmesh.launcher.supervisor.host import QUIET, HostState, Phase
 from hostmesh.launcher.supervisor.interrupts import Interrupt, note_interrupt
 from hostmesh.launcher.supervisor.link.arrivals import redact_arrival
 from hostmesh.launcher.supervisor.link.channel import Channel, Ended, Heard, close_channels
 from hostmesh.launcher.supervisor.link.inbox import Inbox
 from hostmesh.launcher.supervisor.link.liveness import Absence, Liveness
 from hostmesh.launcher.supervisor.link.protocol import find_violation, is_ignored
-from hostmesh.launcher.supervisor.losses import Losses
 from hostmesh.launcher.supervisor.policy import decide
 from hostmesh.launcher.supervisor.records import Records
 from hostmesh.launcher.supervisor.reports import Reports
-from hostmesh.launcher.supervisor.run_state import begin_state
-from hostmesh.launcher.supervisor.seating import seat_hosts
 from hostmesh.launcher.supervisor.spawning import spawn_all
 from hostmesh.launcher.supervisor.startup.machine import Startup
+from hostmesh.launcher.supervisor.state.host import QUIET, HostState, Phase
+from hostmesh.launcher.supervisor.state.run_state import begin_state
 from hostmesh.launcher.supervisor.stuck.handling import HangWatch
 from hostmesh.launcher.transports.base import CLOSE_TIMEOUT, Stream
 from hostmesh.launcher.words import count_things
 
 if TYPE_CHECKING:
-    from hostmesh.launcher.supervisor.attempts import Attempts
-    from hostmesh.launcher.supervisor.rejoining import Open, Rejoining
+    from hostmesh.launcher.supervisor.going_on.attempts import Attempts
+    from hostmesh.launcher.supervisor.going_on.rejoining import Open, Rejoining
     from hostmesh.launcher.sync.tree import Tree
 
 TICK = 0.5
@@ -157,15 +157,15 @@ class Supervisor:
         return verdict
 
     def _make_attempts(self) -> Attempts:
-        from hostmesh.launcher.supervisor.attempts import Attempts  # most runs start sooner without
-        from hostmesh.launcher.supervisor.restarts import Budgets
+        from hostmesh.launcher.supervisor.going_on.attempts import Attempts  # most runs start sooner without
+        from hostmesh.launcher.supervisor.going_on.restarts import Budgets
 
         cluster = self.plan.cluster
         budgets = Budgets.of(cluster)
         return Attempts(budgets, self.state, self.records, self.ending, self.inbox, self._begin_attempt)
 
     def _make_rejoining(self, reopen: Open) -> Rejoining:
-        from hostmesh.launcher.supervisor.rejoining import Rejoining
+        from hostmesh.launcher.supervisor.going_on.rejoining import Rejoining
 
         is_here = self.plan.cluster.transport == "local"
         return Rejoining(

@@ -10,8 +10,8 @@ from hostmesh.launcher.supervisor.blame.others import Others, count_others
 from hostmesh.launcher.supervisor.blame.verdict import Verdict
 from hostmesh.launcher.supervisor.blame.waited_in_vain import given_up, network_broken
 from hostmesh.launcher.supervisor.decisions import AskToStop, Decision, End, TryNetwork, Wait
-from hostmesh.launcher.supervisor.run_state import RunState
-from hostmesh.launcher.supervisor.seats import decide_growth, decide_start
+from hostmesh.launcher.supervisor.going_on.seats import decide_growth, decide_start
+from hostmesh.launcher.supervisor.state.run_state import RunState
 
 
 def decide(state: RunState, now: float) -> Decision:

@@ -10,11 +10,11 @@ from hostmesh.launcher import wire
 from hostmesh.launcher.output.metrics import Metrics
 from hostmesh.launcher.supervisor.blame import verdict
 from hostmesh.launcher.supervisor.blame.failures import NO_CRASH, NO_MEMORY, Failure
-from hostmesh.launcher.supervisor.host import HostState
+from hostmesh.launcher.supervisor.going_on.restarts import tell_again
 from hostmesh.launcher.supervisor.link.inbox import Inbox
 from hostmesh.launcher.supervisor.records import Records
-from hostmesh.launcher.supervisor.restarts import tell_again
-from hostmesh.launcher.supervisor.run_state import RunState
+from hostmesh.launcher.supervisor.state.host import HostState
+from hostmesh.launcher.supervisor.state.run_state import RunState
 
 # In a run that goes on; all of them are in its events.
 MAX_FAILURES_TOLD = 8

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 
 from hostmesh.launcher import wire
 from hostmesh.launcher.plan import Plan
-from hostmesh.launcher.supervisor.host import Phase
 from hostmesh.launcher.supervisor.link.channel import Channel
 from hostmesh.launcher.supervisor.link.inbox import Inbox
-from hostmesh.launcher.supervisor.progress import Progress
 from hostmesh.launcher.supervisor.records import Records
-from hostmesh.launcher.supervisor.run_state import RunState
+from hostmesh.launcher.supervisor.state.host import Phase
+from hostmesh.launcher.supervisor.state.progress import Progress
+from hostmesh.launcher.supervisor.state.run_state import RunState
 from hostmesh.worker.identity import GRACE
 
 

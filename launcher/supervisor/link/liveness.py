@@ -6,9 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from hostmesh.launcher.supervisor.host import HostState
 from hostmesh.launcher.supervisor.link.channel import Channel
 from hostmesh.launcher.supervisor.link.inbox import Inbox
+from hostmesh.launcher.supervisor.state.host import HostState
 
 COUNT_EVERY = 0.2
 # A wait that took longer than this was not the hosts' silence: the launcher itself was suspended.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hostmesh.launcher import wire
-from hostmesh.launcher.supervisor.host import HostState, Phase
+from hostmesh.launcher.supervisor.state.host import HostState, Phase
 
 OF_PROCESSES = (
     wire.Started,

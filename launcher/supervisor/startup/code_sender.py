@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from hostmesh.launcher import wire
 from hostmesh.launcher.plan import Plan
-from hostmesh.launcher.supervisor.host import HostState
 from hostmesh.launcher.supervisor.link.channel import Channel
-from hostmesh.launcher.supervisor.run_state import RunState
+from hostmesh.launcher.supervisor.state.host import HostState
+from hostmesh.launcher.supervisor.state.run_state import RunState
 from hostmesh.launcher.sync.sending import LeftOut, Sending, Unsendable
 
 if TYPE_CHECKING:

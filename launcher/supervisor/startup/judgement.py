@@ -9,8 +9,8 @@ from typing import Any
 from hostmesh.launcher.accelerators import pick_gpus, split_devices
 from hostmesh.launcher.errors import UsageError
 from hostmesh.launcher.plan import Plan
-from hostmesh.launcher.supervisor.host import HostState, Phase
 from hostmesh.launcher.supervisor.startup.coordinator import Coordinator
+from hostmesh.launcher.supervisor.state.host import HostState, Phase
 
 # Checks that mean nothing to a command that is no Python program.
 FOR_PYTHON = ("python", "jax", "jaxlib", "numpy")

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from hostmesh.launcher import wire
 from hostmesh.launcher.plan import Plan
-from hostmesh.launcher.supervisor.host import Answer, HostState, Phase, Silence
 from hostmesh.launcher.supervisor.link.channel import Channel
 from hostmesh.launcher.supervisor.link.inbox import Inbox
-from hostmesh.launcher.supervisor.run_state import RunState
 from hostmesh.launcher.supervisor.startup.coordinator import Coordinator
 from hostmesh.launcher.supervisor.startup.port import CoordinatorPort
 from hostmesh.launcher.supervisor.startup.preparing import Preparing
+from hostmesh.launcher.supervisor.state.host import Answer, HostState, Phase, Silence
+from hostmesh.launcher.supervisor.state.run_state import RunState
 
 if TYPE_CHECKING:
     from hostmesh.launcher.supervisor.startup.code_sender import CodeSender

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 from hostmesh.launcher import wire
 from hostmesh.launcher.cluster.model import Cluster
-from hostmesh.launcher.supervisor.host import Answer, HostState, Phase
 from hostmesh.launcher.supervisor.link.channel import Channel
-from hostmesh.launcher.supervisor.run_state import RunState
 from hostmesh.launcher.supervisor.startup.coordinator import Coordinator
+from hostmesh.launcher.supervisor.state.host import Answer, HostState, Phase
+from hostmesh.launcher.supervisor.state.run_state import RunState
 
 
 class CoordinatorPort:

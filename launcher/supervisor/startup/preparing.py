@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from hostmesh.launcher import wire
 from hostmesh.launcher.plan import Plan
-from hostmesh.launcher.supervisor.host import Answer, HostState
 from hostmesh.launcher.supervisor.link.channel import Channel
 from hostmesh.launcher.supervisor.link.inbox import Inbox
+from hostmesh.launcher.supervisor.state.host import Answer, HostState
 
 if TYPE_CHECKING:
     from hostmesh.launcher.sync.tree import Tree

@@ -7,7 +7,7 @@ from enum import Enum, auto
 from typing import Any
 
 from hostmesh.launcher.agent.observing.native import IDLE, JAX
-from hostmesh.launcher.supervisor.progress import Progress
+from hostmesh.launcher.supervisor.state.progress import Progress
 from hostmesh.launcher.supervisor.stuck.stacks import Stacks, parse_stacks
 
 # Of a core: who uses more computes.

@@ -9,7 +9,7 @@ from hostmesh.launcher import wire
 from hostmesh.launcher.cluster.model import Cluster
 from hostmesh.launcher.supervisor.link.channel import Channel
 from hostmesh.launcher.supervisor.records import Records
-from hostmesh.launcher.supervisor.run_state import RunState
+from hostmesh.launcher.supervisor.state.run_state import RunState
 
 if TYPE_CHECKING:
     from hostmesh.launcher.supervisor.blame.verdict import Verdict

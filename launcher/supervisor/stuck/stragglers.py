@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from hostmesh.launcher.supervisor.progress import Progress
+from hostmesh.launcher.supervisor.state.progress import Progress
 
 LOOK_EVERY = 5.0
 WINDOW = 60.0

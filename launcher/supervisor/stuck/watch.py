@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hostmesh.launcher.cluster.model import HangTimeout
-from hostmesh.launcher.supervisor.progress import Progress
-from hostmesh.launcher.supervisor.run_state import RunState
+from hostmesh.launcher.supervisor.state.progress import Progress
+from hostmesh.launcher.supervisor.state.run_state import RunState
 from hostmesh.launcher.supervisor.stuck.activity import Activity, Doing, find_activity, gather
 from hostmesh.launcher.supervisor.stuck.connections import Stalled, find_stalled
 from hostmesh.launcher.supervisor.stuck.diagnosis import Diagnosis, diagnose

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hostmesh.launcher.plan import Plan
 from hostmesh.launcher.supervisor.decisions import Seat
 from hostmesh.launcher.supervisor.records import Records
-from hostmesh.launcher.supervisor.run_state import RunState
+from hostmesh.launcher.supervisor.state.run_state import RunState
 from hostmesh.launcher.words import count_things
 
 

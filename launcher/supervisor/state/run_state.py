@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 from hostmesh.launcher.plan import Plan
 from hostmesh.launcher.supervisor.blame.failures import Failure
 from hostmesh.launcher.supervisor.blame.verdict import Verdict
-from hostmesh.launcher.supervisor.host import HostState
 from hostmesh.launcher.supervisor.link.clocks import Clock, same_clock
 from hostmesh.launcher.supervisor.programs.comparison import Programs
-from hostmesh.launcher.supervisor.progress import Progress
-from hostmesh.launcher.supervisor.run_hosts import RunHosts
+from hostmesh.launcher.supervisor.state.host import HostState
+from hostmesh.launcher.supervisor.state.progress import Progress
+from hostmesh.launcher.supervisor.state.run_hosts import RunHosts
 from hostmesh.worker.identity import EXIT_PREEMPTED
 
 if TYPE_CHECKING:

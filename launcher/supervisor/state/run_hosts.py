@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from hostmesh.launcher.plan import Process
 from hostmesh.launcher.supervisor.blame.verdict import Verdict
-from hostmesh.launcher.supervisor.host import HostState, Phase
+from hostmesh.launcher.supervisor.state.host import HostState, Phase
 
 # Seconds that a lost host is waited for where nobody has said, and how many losses a run survives.
 REJOIN = 60.0

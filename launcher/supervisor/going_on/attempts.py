@@ -8,9 +8,7 @@ from dataclasses import replace
 from hostmesh.launcher.supervisor.blame import kinds
 from hostmesh.launcher.supervisor.blame.verdict import Verdict
 from hostmesh.launcher.supervisor.ending import Ending
-from hostmesh.launcher.supervisor.link.inbox import Inbox
-from hostmesh.launcher.supervisor.records import Records
-from hostmesh.launcher.supervisor.restarts import (
+from hostmesh.launcher.supervisor.going_on.restarts import (
     Attempt,
     Budgets,
     GiveUp,
@@ -19,7 +17,9 @@ from hostmesh.launcher.supervisor.restarts import (
     find_avoided,
     tell_again,
 )
-from hostmesh.launcher.supervisor.run_state import RunState
+from hostmesh.launcher.supervisor.link.inbox import Inbox
+from hostmesh.launcher.supervisor.records import Records
+from hostmesh.launcher.supervisor.state.run_state import RunState
 from hostmesh.launcher.words import count_things
 
 # Exceptions that the next attempt would raise as well.

@@ -5,12 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, MutableMapping
 
-from hostmesh.launcher.supervisor.host import HostState, Phase
 from hostmesh.launcher.supervisor.link.channel import Channel, close_channel
 from hostmesh.launcher.supervisor.link.inbox import Inbox
 from hostmesh.launcher.supervisor.records import Records
-from hostmesh.launcher.supervisor.run_state import RunState
 from hostmesh.launcher.supervisor.startup.machine import Startup
+from hostmesh.launcher.supervisor.state.host import HostState, Phase
+from hostmesh.launcher.supervisor.state.run_state import RunState
 from hostmesh.launcher.transports.base import Stream
 
 # Seconds until a host is tried again, from the first time on; while a start waits for it, it is tried more often.

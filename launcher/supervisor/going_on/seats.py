@@ -7,9 +7,9 @@ from collections.abc import Collection, Sequence
 from hostmesh.launcher.supervisor.blame import missing as verdicts
 from hostmesh.launcher.supervisor.blame.verdict import Verdict
 from hostmesh.launcher.supervisor.decisions import Assemble, Decision, End, Seat, Spawn, Wait
-from hostmesh.launcher.supervisor.host import HostState, Phase
-from hostmesh.launcher.supervisor.run_hosts import Seats
-from hostmesh.launcher.supervisor.run_state import RunState
+from hostmesh.launcher.supervisor.state.host import HostState, Phase
+from hostmesh.launcher.supervisor.state.run_hosts import Seats
+from hostmesh.launcher.supervisor.state.run_state import RunState
 
 # Seconds that the other hosts get to answer once one has refused.
 REFUSED_TIMEOUT = 10.0

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from hostmesh.launcher.supervisor.blame import verdict as verdicts
 from hostmesh.launcher.supervisor.blame.verdict import Verdict
-from hostmesh.launcher.supervisor.host import HostState
 from hostmesh.launcher.supervisor.link.channel import Ended
 from hostmesh.launcher.supervisor.link.inbox import Inbox
 from hostmesh.launcher.supervisor.link.liveness import Absence
 from hostmesh.launcher.supervisor.records import Records
 from hostmesh.launcher.supervisor.reports import Reports
-from hostmesh.launcher.supervisor.run_state import RunState
 from hostmesh.launcher.supervisor.startup.machine import Startup
+from hostmesh.launcher.supervisor.state.host import HostState
+from hostmesh.launcher.supervisor.state.run_state import RunState
 
 
 class Losses:

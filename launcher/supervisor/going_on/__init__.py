@@ -1,0 +1,1 @@
+"""Attempts after the first: whether there is another, on which hosts, and what became of those that were lost."""

@@ -1,0 +1,1 @@
+"""What is known of a run, of its hosts and of its processes."""
