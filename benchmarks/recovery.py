@@ -7,6 +7,7 @@ first process saves every one. Run it on an idle machine; it needs torch for the
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import signal
 import statistics
@@ -52,8 +53,11 @@ def add():
 TORCH = f"""
 import os, time
 import torch, torch.distributed as dist
-dist.init_process_group("gloo")
-rank = dist.get_rank()
+# By itself it may take addresses of the attempt before out of torchrun's store, and wait for who is gone.
+store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
+store = dist.PrefixStore("attempt " + os.environ["TORCHELASTIC_RESTART_COUNT"], store)
+rank = int(os.environ["RANK"])
+dist.init_process_group("gloo", store=store, rank=rank, world_size=int(os.environ["WORLD_SIZE"]))
 def add():
     dist.all_reduce(torch.ones(1))
 {LOOP}
@@ -75,9 +79,11 @@ def main() -> None:
             with tempfile.TemporaryDirectory() as folder:
                 found[name].append(measure(start, Path(folder), number % COUNT))
             print(f"# {name}: process {number % COUNT}: {found[name][-1]:.2f} s", flush=True)
-    print("| | seconds to the next new step, median | least | most |\n|---|---|---|---|")
-    for name, seconds in found.items():
-        print(f"| `{name}` | {statistics.median(seconds):.2f} | {min(seconds):.2f} | {max(seconds):.2f} |")
+    print("| | went on | seconds to the next new step, median | least | most |\n|---|---|---|---|---|")
+    for name, every in found.items():
+        seconds = [each for each in every if each < math.inf] or [math.nan]
+        numbers = " | ".join(f"{each:.2f}" for each in (statistics.median(seconds), min(seconds), max(seconds)))
+        print(f"| `{name}` | {sum(each < math.inf for each in every)} of {len(every)} | {numbers} |")
 
 
 def measure(start: Start, folder: Path, victim: int) -> float:
@@ -88,7 +94,9 @@ def measure(start: Start, folder: Path, victim: int) -> float:
         os.kill(pid, signal.SIGKILL)
         killed_at = time.time()
         last = max(step for _, step in read_steps(folder))
-        return await_step(folder, lambda at, step: step > last + 1) - killed_at
+        return await_step(folder, lambda at, step: step > last + 1, process) - killed_at
+    except (ChildProcessError, TimeoutError):
+        return math.inf
     finally:
         process.send_signal(signal.SIGINT)
         try:
@@ -98,13 +106,17 @@ def measure(start: Start, folder: Path, victim: int) -> float:
             process.wait()
 
 
-def await_step(folder: Path, is_it: Callable[[float, int], bool]) -> float:
-    """The time at which it was done."""
+def await_step(
+    folder: Path, is_it: Callable[[float, int], bool], process: subprocess.Popen[bytes] | None = None
+) -> float:
+    """The time at which it was done; an error if the process ends first."""
     until = time.monotonic() + TIMEOUT
     while time.monotonic() < until:
         for at, step in read_steps(folder):
             if is_it(at, step):
                 return at
+        if process is not None and process.poll() is not None:
+            raise ChildProcessError(f"it ended with {process.returncode}")
         time.sleep(0.01)
     raise TimeoutError((folder / "out").read_text(errors="replace")[-3000:])
 
