@@ -11,7 +11,7 @@ WORKERS ?= $(or $(shell expr \( $$(getconf _NPROCESSORS_ONLN) \* 3 + 1 \) / 2),a
 PARALLEL := $(BIN)/pytest -n $(WORKERS) --dist loadgroup --durations=10
 CLUSTER_SCRIPT := PYTHON=$(BIN)/python docker/cluster.sh
 
-.PHONY: demo test test-slow test-newest test-docker check benchmark cluster cluster-image cluster-down cluster-clean clean
+.PHONY: demo test test-slow test-newest test-docker check soak benchmark cluster cluster-image cluster-down cluster-clean clean
 
 demo: $(VENV)/core
 	$(BIN)/launch --local 4 --devices 2
@@ -35,6 +35,10 @@ check: $(VENV)/test
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/mypy
+
+# One run that is hit by a fault of every kind from which it recovers.
+soak: $(VENV)/test
+	$(BIN)/python benchmarks/soak.py --runs 1
 
 benchmark: $(VENV)/benchmark
 	$(BIN)/python benchmarks/launch_time.py

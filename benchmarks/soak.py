@@ -153,9 +153,9 @@ KINDS: dict[str, Callable[[Watched, random.Random], None]] = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=2)
+    parser.add_argument("--runs", type=int, default=16)
     parser.add_argument("--faults", type=int, default=len(KINDS), help="of each run")
-    parser.add_argument("--steps", type=int, default=900, help="of each run")
+    parser.add_argument("--steps", type=int, default=450, help="of each run")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--memory-every", type=int, default=1)
     parser.add_argument("--keep", type=Path, help="a folder for the run folders of runs that failed")

@@ -346,3 +346,18 @@ def test_a_plain_run_gets_no_line() -> None:
     events.deliver(1, 12)
     events.end()
     assert tell_audit(events.audit()) is None
+
+
+def test_what_a_stopped_agent_kept_to_itself_is_told_by_the_save() -> None:
+    """The steps 6 to 10 of process 1 are in no word of its own; the attempt that goes on from step 10 brings them."""
+    whole = Events()
+    whole.deliver(1, 10)
+    [word] = [json.loads(line) for line in whole.lines if b'"delivered"' in line and b'"process_id": 1' in line]
+    told = Events()
+    told.deliver(1, [10, 5])
+    told.begin_attempt(10)
+    told.deliver(11, 12, restored=10)
+    told.end()
+    assert told.audit()["exact"] is None
+    told.say("delivered before", 0, attempt=1, process=1, word=word["detail"])
+    assert told.audit()["exact"] is True

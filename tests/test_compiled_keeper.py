@@ -175,6 +175,7 @@ def test_where_programs_are_kept() -> None:
     assert find_base({}) == os.path.expanduser("~/.cache/hostmesh/compiled")
 
 
+@pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")  # other tests may have imported jax here; no agent does
 def test_the_child_answers_the_agent_and_is_started_again(tmp_path: Path) -> None:
     host, heard = Host(tmp_path), []
     host.store.put(A, bytes(3 << 20))

@@ -10,7 +10,15 @@ from typing import Any, TypeGuard
 # Only lines with one of these are looked at: of a run that goes on for weeks the events are mostly metrics.
 MARKS = tuple(
     f'"event": "{name}"'.encode()
-    for name in ("loading", "delivered", "process exited", "attempt ended", "attempt began", "run ended")
+    for name in (
+        "loading",
+        "delivered",
+        "delivered before",
+        "process exited",
+        "attempt ended",
+        "attempt began",
+        "run ended",
+    )
 )
 # A process tells of no more stretches of a loader than that (worker/audit/deliveries.py).
 MAX_STRETCHES = 1000
@@ -124,6 +132,13 @@ def _note(told: Told, event: dict[str, Any]) -> None:
             _note_loading(attempt, process_id, detail)
         case {"event": "delivered", "process_id": int(process_id), "detail": dict(detail)}:
             _note_delivered(attempt, process_id, detail)
+        case {
+            "event": "delivered before",
+            "detail": {"attempt": int(number), "process": int(process_id), "word": dict(word)},
+        }:
+            for before in told.attempts:
+                if before.number == number:
+                    _note_delivered(before, process_id, word)
 
 
 def _note_loading(attempt: Attempt, process_id: int, detail: dict[str, Any]) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from hostmesh.worker.audit.last_word import LastWord, open_last_word
 from hostmesh.worker.audit.used import WORD, Used, sum_hashes
-from hostmesh.worker.identity import FACTS_SOCKET
+from hostmesh.worker.identity import FACTS_SOCKET, RUN_ID
 from hostmesh.worker.process.facts import TIMEOUT, note_dropped, offer_fact
 
 # Seconds of steps after which they are told, and until the next try when the agent is busy.
@@ -88,6 +88,18 @@ class Ledger:
         for each in list(self.kept.values()):
             each.tell_at_once()
 
+    def words(self) -> list[dict[str, Any]]:
+        """What `tell_saved` has told, to be saved as well: an agent that is stopped, or lost, passes nothing on."""
+        return [each.describe() for each in self.kept.values()] if is_wanted() else []
+
+    def tell_before(self, saved: Mapping[str, Any]) -> None:
+        """What a save says that was delivered until then, in an attempt of this run that is over: once more."""
+        if not is_wanted() or saved.get("run") != os.environ.get(RUN_ID):
+            return
+        for process_id, words in enumerate(saved["words"]):
+            for word in words:
+                offer("delivered before", True, {"attempt": saved["attempt"], "process": process_id, "word": word})
+
     def note_restored(self, step: int, data_spec: Mapping[str, Any]) -> None:
         """A state was restored that has seen so many batches: the loader of that data has to go on with the next."""
         if is_wanted():
@@ -136,7 +148,7 @@ class Deliveries:
         if self._last_word is None:
             self._tell(wait=True)
             self._last_word = open_last_word(self._number) if self._is_introduced else None
-        elif not self._last_word.write(self._describe()):
+        elif not self._last_word.write(self.describe()):
             self._tell(wait=True)
 
     def tell(self) -> None:
@@ -166,7 +178,7 @@ class Deliveries:
         self._must_begin = self._begins_again = False
         return self._stretch
 
-    def _describe(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         return {"loader": self._number, **self._stretch.describe(), "kept": self._number in self._ledger.kept}
 
     def _tell(self, wait: bool, **more: Any) -> bool:
@@ -176,7 +188,7 @@ class Deliveries:
             # An agent that did not take it within a second is not waited for again at every step.
             wait = wait and not self._is_behind
             self._is_introduced = self._is_introduced or offer("loading", wait, self._about)
-            if not (self._is_introduced and offer("delivered", wait, {**self._describe(), **more})):
+            if not (self._is_introduced and offer("delivered", wait, {**self.describe(), **more})):
                 self._is_behind = self._is_behind or wait
                 return False
             self._is_behind = False
