@@ -11,7 +11,8 @@ WORKERS ?= $(or $(shell expr \( $$(getconf _NPROCESSORS_ONLN) \* 3 + 1 \) / 2),a
 PARALLEL := $(BIN)/pytest -n $(WORKERS) --dist loadgroup --durations=10
 CLUSTER_SCRIPT := PYTHON=$(BIN)/python docker/cluster.sh
 
-.PHONY: demo test test-slow test-newest test-docker check soak benchmark cluster cluster-image cluster-down cluster-clean clean
+.PHONY: demo test test-slow test-newest test-docker test-slurm test-kubernetes check soak benchmark clean
+.PHONY: cluster cluster-image cluster-down cluster-clean slurm-cluster slurm-cluster-down kubernetes-cluster kubernetes-cluster-down
 
 demo: $(VENV)/core
 	$(BIN)/launch --local 4 --devices 2
@@ -30,6 +31,23 @@ test-newest:
 test-docker: $(VENV)/test
 	$(CLUSTER_SCRIPT) image
 	HOSTMESH_DOCKER=required $(BIN)/pytest -m docker $(PYTEST)
+
+test-slurm: $(VENV)/test
+	$(CLUSTER_SCRIPT) image
+	docker/slurm.sh image
+	HOSTMESH_SLURM=required $(BIN)/pytest -m slurm $(PYTEST)
+
+# On a Kubernetes of our own (as root), or on the one that HOSTMESH_KUBECONFIG names.
+test-kubernetes: $(VENV)/test
+	test -n "$(HOSTMESH_KUBECONFIG)" || docker/kubernetes.sh up
+	HOSTMESH_KUBERNETES=required $(BIN)/pytest -m kubernetes $(PYTEST)
+
+kubernetes-cluster: $(VENV)/core
+	$(CLUSTER_SCRIPT) image
+	docker/kubernetes.sh up
+
+kubernetes-cluster-down:
+	docker/kubernetes.sh down
 
 check: $(VENV)/test
 	$(BIN)/ruff format --check $(SOURCES)
@@ -56,6 +74,14 @@ cluster-down: $(VENV)/python
 
 cluster-clean: $(VENV)/python
 	$(CLUSTER_SCRIPT) clean
+
+# Three nodes of a real Slurm, the first of them the login node.
+slurm-cluster: $(VENV)/core
+	$(CLUSTER_SCRIPT) image
+	docker/slurm.sh up
+
+slurm-cluster-down:
+	docker/slurm.sh down
 
 clean:
 	rm -rf $(VENV) $(VENV)-newest runs

@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,7 @@ JOB = ["--batch-size", "64", "--checkpoint-every", "25", "--seed", "7"]
 # Seconds after a fault within which a new step must have been done.
 MOST_TO_RECOVER = 240.0
 TOLERANCE = 1e-5
+OUT = "stderr-out"  # what a run prints; cluster files of tests leave such files at home
 
 
 @dataclass
@@ -101,6 +102,9 @@ class Watched:
                 return False
             time.sleep(0.02)
         raise TimeoutError(f"{self.folder}: no step {step} within {timeout:g} s, but {self.step}")
+
+    def last_lines(self) -> list[str]:
+        return (self.folder / OUT).read_text(errors="replace").splitlines()[-12:]
 
     def nursery_of(self, process_id: int) -> int:
         stat = Path(f"/proc/{self.pids[process_id]}/stat").read_text()
@@ -179,7 +183,7 @@ def main() -> None:
 def start(folder: Path, steps: int, *more: str) -> Watched:
     (folder / "cluster.yaml").write_text(CLUSTER)
     command = [*LAUNCH, "--hosts", "cluster.yaml", *JOB, "--steps", str(steps), "--checkpoint-dir", "saved", *more]
-    with (folder / "out").open("wb") as out:
+    with (folder / OUT).open("wb") as out:
         launcher = subprocess.Popen(
             command, cwd=folder, env=clean_env(), stdin=subprocess.DEVNULL, stdout=out, stderr=out
         )
@@ -189,7 +193,7 @@ def start(folder: Path, steps: int, *more: str) -> Watched:
 def run_undisturbed(folder: Path, steps: int) -> dict[str, float]:
     run = start(folder, steps)
     if run.launcher.wait(600) != 0:
-        sys.exit((folder / "out").read_text(errors="replace"))
+        sys.exit("\n".join(run.last_lines()))
     return read_losses(folder)
 
 
@@ -207,19 +211,32 @@ def soak(
     chance.shuffle(kinds)
     memory = ["--memory-every", str(options.memory_every)] if options.memory_every else []
     run = start(folder, options.steps, *memory)
+    if problems := hit_all(run, options.steps, kinds, lambda kind: KINDS[kind](run, chance), seconds):
+        return problems
+    problems = find_wrong_numbers(run, expected)
+    if left := processes_of(run.run_id):
+        problems.append(f"left behind: {sorted(left)}")
+    if folders := [str(each) for top in ("/tmp", "/dev/shm") for each in Path(top).glob(f"*{run.run_id}*")]:
+        problems.append(f"left behind: {folders}")
+    return problems
+
+
+def hit_all(
+    run: Watched, steps: int, kinds: Sequence[str], act: Callable[[str], None], seconds: dict[str, list[float]]
+) -> list[str]:
+    """Each kind of fault at its step, and then the rest of the run; why it did not end well."""
     try:
         for number, kind in enumerate(kinds, 1):
-            if not run.await_step(number * options.steps // (options.faults + 1), MOST_TO_RECOVER):
+            if not run.await_step(number * steps // (len(kinds) + 1), MOST_TO_RECOVER):
                 break
-            before = run.step
+            before, attempts, hit = run.step, run.attempts, time.time()
             try:
-                KINDS[kind](run, chance)
+                act(kind)
             except (ProcessLookupError, FileNotFoundError, KeyError, IndexError) as error:
                 print(f"# {kind}: nobody to do it to ({error!r})", flush=True)
                 continue
-            hit = time.time()
             # What it has done until the fault had its effect is no sign of another attempt.
-            if not run.await_step(0, MOST_TO_RECOVER, run.attempts + 1):
+            if not run.await_step(0, MOST_TO_RECOVER, attempts + 1):
                 break
             if not run.await_step(run.step + 1, MOST_TO_RECOVER):
                 break
@@ -229,23 +246,12 @@ def soak(
     except (TimeoutError, subprocess.TimeoutExpired) as error:
         run.launcher.send_signal(signal.SIGINT)
         run.launcher.wait(60)
-        return [str(error)]
+        return [str(error), *run.last_lines()]
     finally:
         if run.launcher.poll() is None:
             run.launcher.kill()
-    return find_problems(run, expected)
-
-
-def find_problems(run: Watched, expected: dict[str, float]) -> list[str]:
-    if run.launcher.returncode != 0:
-        said = (run.folder / "out").read_text(errors="replace").splitlines()[-6:]
-        return [f"exit code {run.launcher.returncode}: {' | '.join(said)}"]
-    problems = find_wrong_numbers(run, expected)
-    if left := processes_of(run.run_id):
-        problems.append(f"left behind: {sorted(left)}")
-    if folders := [str(each) for top in ("/tmp", "/dev/shm") for each in Path(top).glob(f"*{run.run_id}*")]:
-        problems.append(f"left behind: {folders}")
-    return problems
+    code = run.launcher.returncode
+    return [f"exit code {code}: {' | '.join(run.last_lines())}"] if code else []
 
 
 def find_wrong_numbers(run: Watched, expected: dict[str, float]) -> list[str]:

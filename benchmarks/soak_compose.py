@@ -22,7 +22,7 @@ sys.path[:0] = [str(REPO / "tests"), str(REPO / "benchmarks")]
 
 from conftest import LAUNCH, clean_env  # noqa: E402
 from docker_cluster import HOSTS, DockerCluster, docker  # noqa: E402
-from soak import MOST_TO_RECOVER, Watched, find_wrong_numbers, read_losses, tell  # noqa: E402
+from soak import OUT, Watched, find_wrong_numbers, hit_all, read_losses, tell  # noqa: E402
 
 SETTINGS = {"spares": 1, "min_hosts": 2, "restarts": 1000, "preemptions": 1000, "lease": 4, "rejoin": 2}
 JOB = ["--batch-size", "48", "--checkpoint-every", "20", "--seed", "7", "--memory-every", "1"]
@@ -107,7 +107,7 @@ def main() -> None:
 def start(cluster: DockerCluster, folder: Path, steps: int) -> Watched:
     hosts = cluster.write_file(folder, **SETTINGS)
     saved = ["--checkpoint-dir", f"/shared/{uuid.uuid4().hex}"]
-    with (folder / "stderr-out").open("wb") as out:
+    with (folder / OUT).open("wb") as out:
         launcher = subprocess.Popen(
             [*LAUNCH, "--hosts", hosts, *JOB, "--steps", str(steps), *saved],
             cwd=folder,
@@ -123,7 +123,7 @@ def run_undisturbed(cluster: DockerCluster, steps: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         run = start(cluster, Path(folder), steps)
         if run.launcher.wait(600) != 0:
-            sys.exit((Path(folder) / "stderr-out").read_text(errors="replace"))
+            sys.exit("\n".join(run.last_lines()))
         return read_losses(Path(folder))
 
 
@@ -135,28 +135,9 @@ def soak(
     chance.shuffle(kinds)
     with tempfile.TemporaryDirectory() as folder:
         run = start(cluster, Path(folder), steps)
-        try:
-            for number, kind in enumerate((*kinds, last), 1):
-                if not run.await_step(number * steps // (len(KINDS) + 1), MOST_TO_RECOVER):
-                    break
-                before, hit = run.step, time.time()
-                attempts = run.attempts
-                KINDS[kind](cluster, run, chance)
-                if not run.await_step(0, MOST_TO_RECOVER, attempts + 1) or not run.await_step(
-                    run.step + 1, MOST_TO_RECOVER
-                ):
-                    break
-                seconds[kind].append(run.at - hit)
-                print(f"# {kind} at step {before}: {seconds[kind][-1]:.1f} s", flush=True)
-            run.launcher.wait(600)
-        except (TimeoutError, subprocess.TimeoutExpired) as error:
-            run.launcher.send_signal(signal.SIGINT)
-            run.launcher.wait(60)
-            said = (run.folder / "stderr-out").read_text(errors="replace").splitlines()[-12:]
-            return [str(error), *said]
-        if run.launcher.returncode != 0:
-            said = (run.folder / "stderr-out").read_text(errors="replace").splitlines()[-12:]
-            return [f"exit code {run.launcher.returncode}: {' | '.join(said)}"]
+        faults = [*kinds, last]
+        if problems := hit_all(run, steps, faults, lambda kind: KINDS[kind](cluster, run, chance), seconds):
+            return problems
         left = cluster.left_of(run.run_id, HOSTS)
         return find_wrong_numbers(run, expected) + ([f"left behind: {left}"] if left else [])
 

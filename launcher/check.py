@@ -12,8 +12,9 @@ from typing import Any
 
 from hostmesh.launcher.bundle import pack_agent
 from hostmesh.launcher.cluster.model import BUILT_IN_JOB, Cluster, Job
+from hostmesh.launcher.engines import acquired, open_engine
 from hostmesh.launcher.environment import check_environment
-from hostmesh.launcher.errors import EXIT_HOST_LOST
+from hostmesh.launcher.errors import EXIT_HOST_LOST, UsageError
 from hostmesh.launcher.job import read_code
 from hostmesh.launcher.launch import allow_open_files
 from hostmesh.launcher.output.lines import LineCutter
@@ -42,17 +43,21 @@ UNFINISHED = (Phase.CONNECTING, Phase.GREETED, Phase.PREPARING)
 
 
 def check_hosts(cluster: Cluster, as_json: bool, runs: Path, timeout: float) -> int:
+    if cluster.transport == "slurm" and "SLURM_JOB_ID" not in os.environ:
+        raise UsageError("these nodes are looked at from inside an allocation: salloc --nodes=… launch check --hosts …")
     plan = make_plan(cluster, Job(module=BUILT_IN_JOB))
     hidden = tuple(filter(None, (os.environ.get(name) for name in cluster.secrets)))
     check_environment(plan.env)
     allow_open_files(plan)
     tree = read_code(cluster, runs)
     code = tree.digest if tree is not None else None
-    checker = Checker(plan, open_streams(cluster, new_run_id()), pack_agent(), hidden, timeout)
-    try:
-        look = checker.run()
-    finally:
-        checker.close()
+    run_id = new_run_id()
+    with acquired(open_engine(cluster, run_id)):
+        checker = Checker(plan, open_streams(cluster, run_id), pack_agent(), hidden, timeout)
+        try:
+            look = checker.run()
+        finally:
+            checker.close()
     findings = judge(dataclasses.replace(look, code=code))
     rows = redact_json(as_rows(findings, look), hidden)
     print(json.dumps(rows, indent=2) if as_json else clean(redact_text(draw_table(look.hosts, findings), hidden)))

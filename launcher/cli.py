@@ -15,6 +15,8 @@ from hostmesh.launcher.cluster.model import Cluster, HangTimeout
 from hostmesh.launcher.errors import EXIT_INTERRUPTED, HostmeshError, UsageError
 from hostmesh.launcher.options import USAGE_HINT, build_check_parser, build_parser, parse, parse_check
 
+OF_RUNS = ("runs", "status", "attach", "logs", "stop", "stacks", "exec")
+
 
 def main() -> None:
     fill_standard_streams()
@@ -35,6 +37,10 @@ def launch(argv: list[str]) -> int:
             check_options = parse_check(argv[1:])
             cluster = pick_cluster(check_options)
             return check(check_options, cluster)
+        if argv and argv[0] in OF_RUNS:
+            from hostmesh.launcher.runs.options import run_command
+
+            return run_command(argv[0], argv[1:])
         line = parse(argv)
         if line.options.version or line.options.completion:
             print(version_text() if line.options.version else completion_text(line.options.completion), end="")
@@ -107,5 +113,7 @@ def version_text() -> str:
 
 def completion_text(shell: str) -> str:
     from hostmesh.launcher.completion import complete
+    from hostmesh.launcher.runs.options import build_parser as build_runs_parser
 
-    return complete(shell, build_parser(), {"check": build_check_parser()})
+    commands = {name: build_runs_parser(name) for name in OF_RUNS}
+    return complete(shell, build_parser(), {"check": build_check_parser(), **commands})

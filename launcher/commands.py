@@ -139,36 +139,6 @@ class Connect(NamedTuple):
     services: List[Tuple[str, int]]
 
 
-class ShareCompiled(NamedTuple):
-    """Tell which compiled programs process 0 uses, now and from now on; answered by CompiledUsed each time."""
-
-
-class FindCompiled(NamedTuple):
-    """Which of these compiled programs does the host lack? Answered by CompiledLacking."""
-
-    folder: str
-    names: List[str]
-
-
-class ReadCompiled(NamedTuple):
-    """Send so many bytes of a compiled program, from `start` on; answered by CompiledPiece."""
-
-    folder: str
-    name: str
-    start: int
-    size: int
-
-
-class StoreCompiled(NamedTuple):
-    """Bytes of another host's compiled program, from `start` on; `size` is that of all. Answered by CompiledStored."""
-
-    folder: str
-    name: str
-    start: int
-    size: int
-    data: bytes = b""
-
-
 class Stop(NamedTuple):
     """Send the stacks of every process that can dump them, if `stacks`; kill everything, send what is left, say Bye.
 

@@ -12,18 +12,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hostmesh.launcher.cluster.model import Cluster
+from hostmesh.launcher.engines import acquired, open_engine
 from hostmesh.launcher.environment import check_environment
 from hostmesh.launcher.errors import UsageError
 from hostmesh.launcher.output.provenance import Provenance
 from hostmesh.launcher.output.run_folder import Run
 from hostmesh.launcher.plan import Plan
+from hostmesh.launcher.runs.owner import hold_run
 from hostmesh.launcher.transports import open_streams, reopen_stream
 from hostmesh.launcher.transports.stdin import Stdin
 
 if TYPE_CHECKING:
     from hostmesh.launcher.output.view import View
     from hostmesh.launcher.supervisor.blame.verdict import Verdict
+    from hostmesh.launcher.supervisor.control.server import Server
     from hostmesh.launcher.supervisor.loop import Supervisor
+    from hostmesh.launcher.supervisor.records import Records
     from hostmesh.launcher.sync.tree import Tree
 
 # A suspended launcher would fall silent, and its agents end the run: SIGTSTP only gets an answer.
@@ -34,60 +38,103 @@ HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGTSTP, signal.
 OPEN_FILES, OPEN_FILES_A_HOST, OPEN_FILES_A_PROCESS = 128, 3, 2
 
 
-def launch_plan(plan: Plan, runs: Path, as_json: bool, view: View, command: list[str]) -> int:
+def launch_plan(
+    plan: Plan, runs: Path, as_json: bool, view: View, command: list[str], is_detached: bool = False, notify: str = ""
+) -> int:
     secrets = read_secrets(plan.cluster)
     check_environment({**plan.env, **secrets})
     allow_open_files(plan)
     tree = read_checked_code(plan, runs)
     run = Run.create(runs, tuple(secrets.values()))
+    if is_detached:
+        from hostmesh.launcher.detach import detach
+
+        if (code := detach(run, len(plan.processes), as_json)) is not None:
+            return code
+        as_json = False  # nobody reads what this process prints
+    lock = hold_run(run, is_detached)
     provenance = Provenance(plan, run, command)
     if (unwritten := provenance.write_plan()) is not None:
         print(unwritten, file=sys.stderr)
-    stdin = Stdin(plan)
-    streams = open_streams(plan.cluster, run.id, stdin.fd)
-    # After the agents' Pythons have begun to start: they come up while this one imports the rest.
-    from hostmesh.launcher.bundle import pack_agent, pack_code
-    from hostmesh.launcher.output.events import EventLog
-    from hostmesh.launcher.output.screen import Screen, use_colour
-    from hostmesh.launcher.supervisor.loop import Shipment, Supervisor
-    from hostmesh.launcher.supervisor.records import Records
+    stdin, engine = Stdin(plan), open_engine(plan.cluster, run.id)
+    if engine is not None:
+        run.write_json(run.engine, engine.describe())
+    with acquired(engine):
+        streams = open_streams(plan.cluster, run.id, stdin.fd)
+        # After the agents' Pythons have begun to start: they come up while this one imports the rest.
+        from hostmesh.launcher.bundle import pack_agent, pack_code
+        from hostmesh.launcher.output.events import EventLog
+        from hostmesh.launcher.output.screen import Screen, use_colour
+        from hostmesh.launcher.supervisor.loop import Shipment, Supervisor
+        from hostmesh.launcher.supervisor.records import Records
 
-    out = sys.stderr if as_json else sys.stdout
-    screen = Screen(out, use_colour(out, os.environ), sys.stderr, tuple(secrets.values()), *view)
-    screen.shows_prompts = stdin.is_terminal and out.isatty()
-    events = EventLog(run, sys.stdout if as_json else None, screen.note)
-    supervisor = Supervisor(
-        plan,
-        streams,
-        Shipment(agent=pack_agent(), code=pack_code(), tree=tree),
-        Records(run, screen, events, secrets),
-        secrets=secrets,
-        reopen=lambda number, life: reopen_stream(plan.cluster, run.id, number, life, stdin.fd),
-        on_spawn=lambda: provenance.look(supervisor.found_python),
-    )
-    for number in HANDLED:
-        if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # as nohup leaves it
-            signal.signal(number, lambda number, _: supervisor.interrupt(number))
-    began = time.time()
-    screen.start()
-    verdict = supervisor.run()
+        out = sys.stderr if as_json else sys.stdout
+        screen = Screen(out, use_colour(out, os.environ), sys.stderr, tuple(secrets.values()), *view)
+        screen.shows_prompts = stdin.is_terminal and out.isatty()
+        events = EventLog(run, sys.stdout if as_json else None, screen.note)
+        records = Records(run, screen, events, secrets)
+        supervisor = Supervisor(
+            plan,
+            streams,
+            Shipment(agent=pack_agent(), code=pack_code(), tree=tree),
+            records,
+            secrets=secrets,
+            reopen=lambda number, life: reopen_stream(plan.cluster, run.id, number, life, stdin.fd),
+            on_spawn=lambda: provenance.look(supervisor.found_python),
+            engine=engine,
+        )
+        for number in HANDLED:
+            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # as nohup leaves it
+                signal.signal(number, lambda number, _: supervisor.interrupt(number))
+        began = time.time()
+        screen.start()
+        server = open_control(run, supervisor, records)
+        verdict = supervisor.run()
     stdin.take_back()
     events.close()
     seconds = time.time() - began
-    if not supervisor.has_told:
-        screen.note(f"launch: {verdict.text(took=f' in {seconds:.1f} s' if verdict.exit_code == 0 else '')}")
-    audit = audit_run(run, screen.note)
+    if not supervisor.ending.has_told:
+        records.note(f"launch: {verdict.text(took=f' in {seconds:.1f} s' if verdict.exit_code == 0 else '')}")
+    audit = audit_run(run, records.note)
     unwritten = write_result(run, supervisor, verdict, began, seconds, {**provenance.finish(), **audit})
     if unwritten is not None:
-        screen.note(unwritten)
+        records.note(unwritten)
     if plan.faults:
         from hostmesh.launcher.chaos.telling import tell_end
 
-        screen.note(tell_end(plan.faults, supervisor.state.faults_told))
+        records.note(tell_end(plan.faults, supervisor.state.faults_told))
+    if notify:
+        tell_others(notify, run, records)
+    if server is not None:
+        server.close()
+    if lock is not None:
+        lock.close()  # whoever follows the run finds its result by now
     while not (screen.finish(timeout=0.5) and events.finish(timeout=0.5)):
         if supervisor.asked_again():
             os._exit(verdict.exit_code)  # a thread that waits for a reader would hold up the interpreter's own end
     return verdict.exit_code
+
+
+def open_control(run: Run, supervisor: Supervisor, records: Records) -> Server | None:
+    """Where others can ask the run; a folder on some disks cannot have a socket, and the run does without."""
+    from hostmesh.launcher.supervisor.control.server import Server
+
+    try:
+        return Server(run.control, supervisor.inbox)
+    except OSError as error:
+        records.tell("control lost", why=str(error))
+        return None
+
+
+def tell_others(target: str, run: Run, records: Records) -> None:
+    from hostmesh.launcher.notify import notify
+
+    try:
+        result = run.result.read_bytes()
+    except OSError as error:
+        records.note(f"launch: --notify has nothing to tell: {run.result} cannot be read: {error.strerror}")
+    else:
+        notify(target, result, records.note)
 
 
 def audit_run(run: Run, note: Callable[[str], None]) -> dict[str, Any]:
@@ -151,6 +198,9 @@ def write_result(
             "victims": verdict.victims,
             "verdict": verdict.to_json(),
             "saved_step": supervisor.state.saved_step,
+            "step": min(supervisor.state.steps.values(), default=None),
+            "hosts": len(supervisor.state.members),
+            "processes": supervisor.state.num_processes,
             "not_finite": supervisor.metrics.not_finite,
             "began": round(began, 3),
             "seconds": round(seconds, 3),

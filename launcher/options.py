@@ -11,6 +11,7 @@ from hostmesh.launcher.errors import UsageError
 from hostmesh.worker.job.options import JOB_OPTIONS
 
 USAGE = "launch [options] [SCRIPT.py [ARGS…] | -m MODULE [ARGS…] | -- COMMAND…]"
+OTHER_USAGE = "launch runs | status RUN | attach RUN | logs RUN | stop RUN | stacks RUN | exec RUN -- COMMAND…"
 USAGE_HINT = f"usage: {USAGE}; launch --help says more"
 EPILOG = """examples:
   launch --local 4 --devices 2                       the built-in job, on four processes with two CPU devices each
@@ -23,6 +24,8 @@ EPILOG = """examples:
   launch --local 4 --show 0 train.py                 what process 0 prints; logs have everything
   launch --hosts tpu-pod.yaml --dry-run train.py     who would run where, and start nothing
   launch --local 4 --chaos faults.yaml train.py      a rehearsal, with faults such as {kind: kill, process: 2, step: 5}
+  launch --detach --hosts tpu-pod.yaml train.py      the run outlives this terminal; launch attach last comes back
+  launch runs                                        all runs; also status, attach, logs, stop, stacks, exec RUN
   launch check --hosts tpu-pod.yaml                  what would keep these hosts from training, and how to fix it
 
 The exit code is 0 only when every process succeeded, else the culprit's (128+n for signal n); 69 when a host was lost,
@@ -42,7 +45,7 @@ HANG_HELP = (
 SHELLS = ("bash", "zsh", "fish")
 WITH_VALUE = {
     *("--hosts", "--local", "--devices", "--grace", "--hang-timeout", "--python", "--show", "--runs", "--programs"),
-    *("--metrics", "--chaos", "--completion", "--restarts"),
+    *("--metrics", "--chaos", "--completion", "--restarts", "--notify"),
     *(name for name, option in JOB_OPTIONS.items() if option.value),
 }
 
@@ -105,7 +108,7 @@ class Parser(argparse.ArgumentParser):
 def build_parser() -> Parser:
     parser = Parser(
         prog="launch",
-        usage=f"{USAGE}\n       launch check --hosts FILE",
+        usage=f"{USAGE}\n       launch check --hosts FILE\n       {OTHER_USAGE}",
         description="Start one JAX program on many hosts, or as many processes here, and say what became of it.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -131,6 +134,8 @@ def build_parser() -> Parser:
     add("--programs", choices=AT_DISAGREEMENT, help=unlike)
     add("--metrics", choices=METRICS_OF, help=whose)
     add("--chaos", metavar="FILE", help="a rehearsal: do to the processes what this YAML says (docs/chaos.md)")
+    add("--detach", action="store_true", help="return once all processes run; launch attach RUN comes back")
+    add("--notify", metavar="WHOM", help="a URL to POST the result to, or a command that reads it, when the run ends")
     add("--version", action="store_true", help="say which hostmesh this is")
     add("--completion", choices=SHELLS, metavar="SHELL", help=f"print completion for a shell: {', '.join(SHELLS)}")
     job = parser.add_argument_group("the built-in job (when no script is given)")

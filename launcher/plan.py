@@ -131,6 +131,13 @@ def _listed_devices(cluster: Cluster, local: int) -> dict[str, str]:
     return show_gpus(map(str, cluster.local_devices[local]), split_platforms(cluster.env.get(PLATFORMS)))
 
 
+def describe_start(plan: Plan, hosts: Sequence[str]) -> str:
+    """`4 processes on 2 hosts and 1 spare, simulated on CPU`, where `hosts` are those that processes start on."""
+    on = hosts[0] if len(hosts) == 1 else f"{len(hosts)} hosts"
+    on += f" and {count_things(plan.cluster.spares, 'spare')}" if plan.cluster.spares else ""
+    return f"{count_things(len(plan.processes), 'process')} on {on}{describe_devices(plan)}"
+
+
 def describe_devices(plan: Plan) -> str:
     """What processes on this machine compute on, for the first line of a run; nothing is known of other hosts yet."""
     count = len(plan.processes)

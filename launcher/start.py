@@ -8,6 +8,7 @@ from pathlib import Path
 
 from hostmesh.launcher.accelerators import find_local_gpus
 from hostmesh.launcher.cluster.model import Cluster
+from hostmesh.launcher.engines import show_request
 from hostmesh.launcher.job import resolve_job
 from hostmesh.launcher.options import CommandLine
 from hostmesh.launcher.output.redact import redact_variables
@@ -24,12 +25,20 @@ def start(line: CommandLine, cluster: Cluster, command: list[str]) -> int:
     if options.chaos is not None:
         plan = with_chaos(plan, options.chaos)
     view = choose_view(options.show, options.quiet, len(plan.processes))
+    if cluster.transport == "slurm":
+        from hostmesh.launcher.engines.slurm.login import is_login, launch_from_login
+
+        if is_login(cluster):
+            return launch_from_login(cluster, command[1:], options.runs, options.dry_run, options.detach)
     if options.dry_run:
         print(plan_text(plan, options.json))
         return 0
     from hostmesh.launcher.launch import launch_plan  # here, because a dry run does without
 
-    return launch_plan(plan, options.runs, options.json, view, command)
+    notify = options.notify or ""
+    # The address of a hook is often a secret, and how the run was started is written down.
+    shown = [word.replace(notify, "…") if notify else word for word in command]
+    return launch_plan(plan, options.runs, options.json, view, shown, options.detach, notify)
 
 
 def with_chaos(plan: Plan, path: str) -> Plan:
@@ -45,5 +54,9 @@ def with_chaos(plan: Plan, path: str) -> Plan:
 
 
 def plan_text(plan: Plan, as_json: bool) -> str:
-    text = json.dumps(plan_json(plan), indent=2) if as_json else plan_table(plan)
+    request = show_request(plan.cluster)
+    if as_json:
+        text = json.dumps({**plan_json(plan), **({"manifest": request} if request else {})}, indent=2)
+    else:
+        text = "\n".join([plan_table(plan), *(f"---\n{json.dumps(each, indent=2)}" for each in request)])
     return redact_variables(text, plan.cluster.secrets)

@@ -1,7 +1,7 @@
 """The messages of the agent protocol: commands down, events up; stdlib only, Python 3.9 or newer.
 
-The commands are in launcher/commands.py, and launcher/framing.py turns messages into bytes; all that a caller needs can
-be had from here.
+The commands are in launcher/commands.py, those about work beside the processes in launcher/side_work.py, and
+launcher/framing.py turns messages into bytes; all that a caller needs can be had from here.
 """
 
 # Without `from __future__ import annotations`: NamedTuple would compile every annotation, a millisecond at each start.
@@ -13,21 +13,17 @@ from hostmesh.launcher.commands import Code as Code
 from hostmesh.launcher.commands import Connect as Connect
 from hostmesh.launcher.commands import Examine as Examine
 from hostmesh.launcher.commands import FileChunk as FileChunk
-from hostmesh.launcher.commands import FindCompiled as FindCompiled
 from hostmesh.launcher.commands import Inspect as Inspect
 from hostmesh.launcher.commands import Lease as Lease
 from hostmesh.launcher.commands import Listen as Listen
 from hostmesh.launcher.commands import PrepareWorkers as PrepareWorkers
 from hostmesh.launcher.commands import Reach as Reach
-from hostmesh.launcher.commands import ReadCompiled as ReadCompiled
 from hostmesh.launcher.commands import Reserve as Reserve
 from hostmesh.launcher.commands import RunSetup as RunSetup
-from hostmesh.launcher.commands import ShareCompiled as ShareCompiled
 from hostmesh.launcher.commands import Signal as Signal
 from hostmesh.launcher.commands import SkipFile as SkipFile
 from hostmesh.launcher.commands import Spawn as Spawn
 from hostmesh.launcher.commands import Stop as Stop
-from hostmesh.launcher.commands import StoreCompiled as StoreCompiled
 from hostmesh.launcher.commands import Sync as Sync
 from hostmesh.launcher.commands import WatchNotices as WatchNotices
 from hostmesh.launcher.framing import HEAD_LENGTH as HEAD_LENGTH
@@ -37,6 +33,18 @@ from hostmesh.launcher.framing import TAIL_LENGTH as TAIL_LENGTH
 from hostmesh.launcher.framing import FrameReader as FrameReader
 from hostmesh.launcher.framing import WireError as WireError
 from hostmesh.launcher.framing import encode as encode
+from hostmesh.launcher.side_work import CancelExecute as CancelExecute
+from hostmesh.launcher.side_work import CompiledLacking as CompiledLacking
+from hostmesh.launcher.side_work import CompiledPiece as CompiledPiece
+from hostmesh.launcher.side_work import CompiledStored as CompiledStored
+from hostmesh.launcher.side_work import CompiledUsed as CompiledUsed
+from hostmesh.launcher.side_work import Execute as Execute
+from hostmesh.launcher.side_work import Executed as Executed
+from hostmesh.launcher.side_work import FindCompiled as FindCompiled
+from hostmesh.launcher.side_work import Printed as Printed
+from hostmesh.launcher.side_work import ReadCompiled as ReadCompiled
+from hostmesh.launcher.side_work import ShareCompiled as ShareCompiled
+from hostmesh.launcher.side_work import StoreCompiled as StoreCompiled
 
 # Events, agent to launcher.
 
@@ -213,40 +221,6 @@ class Notice(NamedTuple):
     reason: str
 
 
-class CompiledUsed(NamedTuple):
-    """Compiled programs that process 0 has used: their sizes in bytes, by name. `folder` stands for a version of jax
-    and a kind of processor."""
-
-    folder: str
-    sizes: Dict[str, int]
-
-
-class CompiledLacking(NamedTuple):
-    """Those that the host does not have, of the compiled programs that it was asked for."""
-
-    folder: str
-    names: List[str]
-
-
-class CompiledPiece(NamedTuple):
-    """Some bytes of a compiled program; none if it is gone."""
-
-    folder: str
-    name: str
-    start: int
-    data: bytes = b""
-
-
-class CompiledStored(NamedTuple):
-    """The bytes from `start` on are on the host's disk; not `ok` if it cannot take them, or they are not what was
-    compiled."""
-
-    folder: str
-    name: str
-    start: int
-    ok: bool
-
-
 class Cleared(NamedTuple):
     """All processes of an attempt are gone, and those of the next can be spawned; `survivors` outlived SIGKILL."""
 
@@ -269,12 +243,12 @@ class Beat(NamedTuple):
 COMMANDS = (
     *(Lease, PrepareWorkers, Code, Sync, FileChunk, SkipFile, RunSetup),
     *(Inspect, Reserve, Reach, Spawn, Signal, Acknowledge, Examine, Listen, Connect, Stop, WatchNotices),
-    *(ShareCompiled, FindCompiled, ReadCompiled, StoreCompiled),
+    *(ShareCompiled, FindCompiled, ReadCompiled, StoreCompiled, Execute, CancelExecute),
 )
 EVENTS = (
     *(Hello, FilesNeeded, BytesStored, Synced, SetupOutput, SetupDone, Inspected, Reached, Ready, Refused),
     *(Reserved, Started, Output, Exited, Drained, Stacks, Observed, Examined, Listening, Connected),
-    *(Fact, Notice, Cleared, Bye, CompiledUsed, CompiledLacking, CompiledPiece, CompiledStored),
+    *(Fact, Notice, Cleared, Bye, CompiledUsed, CompiledLacking, CompiledPiece, CompiledStored, Printed, Executed),
 )
 KINDS: Dict[str, Any] = {kind.__name__: kind for kind in (*COMMANDS, *EVENTS, Beat)}
 

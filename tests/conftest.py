@@ -22,6 +22,8 @@ from typing import Any
 
 import pytest
 
+from hostmesh.launcher.cli import OF_RUNS
+
 REPO = Path(__file__).parent.parent
 # Seconds after which a run that should have ended hangs, however busy the machine is.
 HANGS = 240
@@ -32,6 +34,9 @@ LAUNCH = [sys.executable, "-P", "-c", "from hostmesh.launcher.cli import main; m
 # Four devices for the tests that use jax in their own process; runs of `launch` start without these.
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4"
 os.environ["JAX_PLATFORMS"] = "cpu"
+
+# Words that come first and have options of their own.
+OF_OTHERS = ("check", *OF_RUNS)
 
 OURS = ("HOSTMESH_", "JAX_", "XLA_", "PYTHON")
 
@@ -61,8 +66,8 @@ def is_extra_case(item: pytest.Item) -> bool:
 
 def show_all(args: Sequence[str]) -> list[str]:
     """Tests count what each process says, so they are shown every line unless they ask for something else."""
-    asks = {"--show", "--quiet", "--version", "--completion"} & set(args) or args[:1] == ("check",)
-    return [] if asks else ["--show", "all"]
+    says_more = {"--show", "--quiet", "--version", "--completion"} & set(args)
+    return [] if says_more or (args and args[0] in OF_OTHERS) else ["--show", "all"]
 
 
 class LiveRun:
@@ -94,6 +99,14 @@ class LiveRun:
         for line in self.launcher.stdout:
             self._events.put(json.loads(line))
         self._events.put(None)
+
+    def pid_of(self, what: str) -> int:
+        """Of the launcher, or on the first host its agent, guardian or a worker."""
+        if what == "launcher":
+            return self.launcher.pid
+        if what == "worker":
+            return int(self.await_event("process started")["pid"])
+        return int(self.await_event("host connected")[f"{what}_pid"])
 
     def await_event(self, name: str, count: int = 1, timeout: float = HANGS, **wanted: Any) -> dict[str, Any]:
         """The `count`-th event of that name (and with those details) since the run began."""

@@ -9,7 +9,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from conftest import clean_env
+from conftest import HANGS, clean_env
 
 
 class OnTerminal:
@@ -43,7 +43,7 @@ class OnTerminal:
                 self.shown += data.decode()
         except OSError:  # all of its other ends are closed
             pass
-        return self._program.wait(30)
+        return self._program.wait(HANGS)
 
     def close(self) -> None:
         self._program.kill()

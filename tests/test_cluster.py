@@ -663,7 +663,7 @@ def test_jump_hosts_have_users_and_ports(jump: str) -> None:
     assert read(f"hosts: [a]\nssh: {{jump: '{jump}'}}").ssh.jump == jump
 
 
-@pytest.mark.parametrize("transport", ["local", "docker", "slurm", "kubernetes"])
+@pytest.mark.parametrize("transport", ["local", "docker", "kubernetes"])
 def test_ssh_settings_are_for_ssh(transport: str) -> None:
     text = f"transport: {transport}\nhosts: [a]\nssh: {{at_once: 4}}"
     assert problems(text) == [f"3: ssh: transport {transport} does not use SSH; remove ssh"]

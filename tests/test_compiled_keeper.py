@@ -200,8 +200,8 @@ def serve(selector: selectors.BaseSelector, is_done: Any) -> None:
 
 def end(child: CompiledChild, selector: selectors.BaseSelector) -> None:
     """Its end is noticed: as when an attempt ends, and all below the agent is killed."""
-    link = child._socket
+    link = child._link
     assert link is not None
-    link.shutdown(socket.SHUT_WR)
+    link.socket.shutdown(socket.SHUT_WR)
     serve(selector, lambda: not selector.get_map())
     os.wait()

@@ -13,10 +13,10 @@ from facts_socket import FactsSocket
 from test_placement import GUIDE, placements
 
 import hostmesh
-from hostmesh.launcher.agent.processes.deliveries import PASS_EVERY, Deliveries, read_last_word
+from hostmesh.launcher.agent.processes.deliveries import PASS_EVERY, Deliveries
 from hostmesh.launcher.audit.told import MAX_STRETCHES
 from hostmesh.worker.audit import deliveries as telling
-from hostmesh.worker.audit.last_word import LastWord
+from hostmesh.worker.audit.last_word import LastWord, read_last_word
 from hostmesh.worker.audit.used import find_own_rows, place_own_rows, sum_hashes, to_runs
 from hostmesh.worker.identity import FACTS_SOCKET, PROCESS_ID
 

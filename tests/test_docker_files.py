@@ -64,7 +64,8 @@ def test_the_image_does_not_depend_on_the_tree() -> None:
 
 def test_no_file_names_a_registry() -> None:
     files = [*SCRIPTS, *(path for path in FOLDER.iterdir() if path.is_file())]
-    assert [path.name for path in files if re.search(r"https?://", path.read_text())] == []
+    elsewhere = re.compile(r"https?://(?!127\.0\.0\.1|local\b)")
+    assert [path.name for path in files if elsewhere.search(path.read_text())] == []
 
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.name)

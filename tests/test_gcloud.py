@@ -178,12 +178,12 @@ KEYS = "tpu, zone, project, internal, user"
     [
         ("hosts: {gcloud: {tpu: a}}", "1: hosts.gcloud: missing key 'zone'"),
         ("hosts: {gcloud: {zone: a}}", "1: hosts.gcloud: missing key 'tpu'"),
-        ("hosts: {}", "1: hosts: missing key 'gcloud'"),
+        ("hosts: {}", "1: hosts: found nothing, wanted a list of hosts, or one of gcloud, slurm, kubernetes"),
         ("hosts: {gcloud: v5e}", f"1: hosts.gcloud: found 'v5e' (text), wanted a mapping with keys from {KEYS}"),
         ("hosts: {gcloud: {tpu: a, zone: b, zome: c}}", "1: hosts.gcloud: unknown key 'zome'; nearest is 'zone'"),
         (
             "hosts: {gcloud: {tpu: a, zone: b}, address: c}",
-            "1: hosts: unknown key 'address'; valid keys are gcloud",
+            "1: hosts: unknown key 'address'; valid keys are gcloud, slurm, kubernetes",
         ),
         ("hosts: {gcloud: {tpu: --x, zone: b}}", f"1: hosts.gcloud.tpu: found '--x', wanted {A_NAME}"),
         ("hosts: {gcloud: {tpu: a b, zone: b}}", f"1: hosts.gcloud.tpu: found 'a b', wanted {A_NAME}"),

@@ -63,6 +63,7 @@ def test_hello_is_short_and_plain_jax() -> None:
 
 
 def test_ci_calls_every_command_that_tests_or_checks() -> None:
-    steps = set(re.findall(r'^ *stage ".*" make (\S+)$', (REPO / ".ci" / "run").read_text(), re.MULTILINE))
+    steps = set(re.findall(r'^ *(?:stage|trial) ".*" make (\S+)$', (REPO / ".ci" / "run").read_text(), re.MULTILINE))
     targets = set(re.findall(r"^(test[a-z-]*|check):", (REPO / "Makefile").read_text(), re.MULTILINE))
-    assert {"test", "test-slow", "test-newest", "test-docker", "check"} == targets <= steps
+    tests = {"test", "test-slow", "test-newest", "test-docker", "test-slurm", "test-kubernetes"}
+    assert {*tests, "check"} == targets <= steps

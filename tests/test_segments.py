@@ -75,15 +75,8 @@ def make(prefix: str) -> Make:
 
 
 def kill(run: LiveRun, what: str) -> None:
-    connected = run.await_event("host connected")
-    pids = {
-        "launcher": run.launcher.pid,
-        "agent": connected["agent_pid"],
-        "guardian": connected["guardian_pid"],
-        "worker": run.await_event("process started")["pid"],
-    }
-    if what in pids:
-        os.kill(pids[what], signal.SIGKILL)
+    if what != "Ctrl-C":
+        os.kill(run.pid_of(what), signal.SIGKILL)
         return
     for count in (1, 2):
         run.launcher.send_signal(signal.SIGINT)

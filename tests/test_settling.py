@@ -6,12 +6,15 @@ import json
 import queue
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import REPO, Launch, Script, clean_env
+from fake_agent import FakeAgent
 
+from hostmesh.launcher import wire
 from hostmesh.launcher.cluster.model import Host
 from hostmesh.launcher.errors import Unreachable
 from hostmesh.launcher.supervisor.link.channel import Channel, Ended
@@ -135,3 +138,15 @@ def test_a_user_without_a_home_is_told_instead_of_waiting(tmp_path: Path, ssh_cl
     done = subprocess.run(line, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=240)
     said = " ".join((done.stdout + done.stderr).split())
     assert done.returncode == 69 and "HOME is not set" in said and "Traceback" not in said
+
+
+def test_a_channel_that_nobody_handles_any_more_ends_at_once_and_costs_nothing() -> None:
+    inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    agent = FakeAgent()
+    channel = Channel(0, agent, b"agent", 1000.0, inbox)
+    agent.say(*(wire.Output(0, b"more") for _ in range(200)))  # its reader waits for somebody to handle them
+    began = time.process_time()
+    channel.close()
+    while not isinstance(inbox.get(timeout=240), Ended):
+        pass
+    assert time.process_time() - began < 0.1  # it was half a second of processor time for each host

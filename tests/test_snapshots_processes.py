@@ -169,15 +169,8 @@ if sys.argv[1] != "succeeds":
 
 
 def end(run: LiveRun, what: str) -> None:
-    connected = run.await_event("host connected")
-    pids = {
-        "launcher": run.launcher.pid,
-        "agent": connected["agent_pid"],
-        "guardian": connected["guardian_pid"],
-        "worker": run.await_event("process started")["pid"],
-    }
-    if what in pids:
-        os.kill(pids[what], signal.SIGKILL)
+    if what in ("worker", "agent", "guardian", "launcher"):
+        os.kill(run.pid_of(what), signal.SIGKILL)
     if what == "Ctrl-C":
         run.launcher.send_signal(signal.SIGINT)
 

@@ -14,6 +14,7 @@ from stories import EPOCH, Story, names_of
 from test_secrets import TOKEN, leaks
 
 from hostmesh.launcher import wire
+from hostmesh.launcher.errors import Unreachable
 from hostmesh.launcher.supervisor.blame.failures import NO_CRASH
 from hostmesh.launcher.supervisor.state.host import Phase
 
@@ -496,3 +497,55 @@ def test_a_run_says_which_host_starts_nothing(tell: Tell) -> None:
     story.exit_at(15, 0, 1)
     story.run()
     assert "after 10 s waiting for b to start processes" in story.shown
+
+
+# Hosts that an engine has taken away.
+
+
+class Landlord:
+    """An engine that says why, at once or never."""
+
+    name = "Kubernetes"
+
+    def __init__(self, story: Any, said: str | None, answers: bool = True) -> None:
+        self.said = said
+        story.supervisor.explaining._engine = self
+        story.supervisor.explaining.begin = lambda work: work() if answers else None
+
+    def acquire(self) -> None: ...
+
+    def explain(self, host_name: str) -> str | None:
+        return f"{host_name} was {self.said}" if self.said else None
+
+    def release(self) -> None: ...
+
+
+def test_the_engines_word_on_a_lost_host_is_part_of_the_verdict(tell: Tell) -> None:
+    story = tell()
+    Landlord(story, "evicted (low on memory)")
+    story.say_at(5, 1, End())
+    verdict = story.run()
+    wanted = "the run failed: b lost its agent; Kubernetes says: b was evicted (low on memory)"
+    assert (verdict.exit_code, verdict.host, verdict.message) == (69, "b", wanted)
+    assert "Kubernetes says: b was evicted (low on memory)" in verdict.evidence
+    assert story.inbox.seconds < 7
+
+
+def test_an_engine_that_has_nothing_to_say_holds_up_nobody(tell: Tell) -> None:
+    story = tell()
+    Landlord(story, None)
+    story.say_at(5, 1, End())
+    assert story.run().message == "the run failed: b lost its agent" and story.inbox.seconds < 7
+
+
+def test_the_verdict_waits_for_a_silent_engine_only_some_seconds(tell: Tell) -> None:
+    story = tell()
+    Landlord(story, "evicted", answers=False)
+    story.say_at(5, 1, End())
+    assert story.run().message == "the run failed: b lost its agent" and 8 <= story.inbox.seconds < 11
+
+
+def test_the_engines_word_on_a_host_that_never_came_is_told(tell: Tell) -> None:
+    story = tell(FakeAgent(), FakeAgent(hello=[Unreachable("no stream")]))
+    Landlord(story, "OOMKilled")
+    assert "no stream; Kubernetes says: b was OOMKilled" in story.run().text()

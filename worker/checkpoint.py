@@ -12,7 +12,6 @@ import jax
 from hostmesh.worker.audit.deliveries import LEDGER
 from hostmesh.worker.distributed import require_joined
 from hostmesh.worker.errors import CheckpointError
-from hostmesh.worker.identity import ATTEMPT, RUN_ID
 from hostmesh.worker.process.coordination import JSON, exchange, require_same
 from hostmesh.worker.process.facts import send_fact
 from hostmesh.worker.recording.recorder import phase
@@ -107,8 +106,8 @@ class Checkpoint:
             return self._read_part(step, wanted)
         state = self._read(self._orbax, step, state=args.StandardRestore([wanted]))["state"][0]
         self._note_restored(step, position["loader_state"], "disk")
-        if jax.process_index() == 0 and "delivered" in position:
-            LEDGER.tell_before(position["delivered"])
+        if jax.process_index() == 0:
+            LEDGER.tell_before(position.get("delivered") or {})  # an earlier version saved none
         return state, position["loader_state"]
 
     def _note_restored(self, step: int, loader_state: LoaderState, source: Literal["memory", "disk"]) -> None:
@@ -148,14 +147,13 @@ class Checkpoint:
         everyone = exchange("save a step", [self._folder.why_not_owned(), LEDGER.words()], TIMEOUT)
         if reason := everyone[0][0]:
             raise self._save_error(step, reason)
-        position: dict[str, Any] = {
+        position = {
             "version": VERSION,
             "loader_state": merge_states(loader_state),
             "data_spec": self.data_spec,
             "state": describe(state),
-            "delivered": {"run": os.environ.get(RUN_ID), "attempt": int(os.environ.get(ATTEMPT, "1"))},
+            "delivered": LEDGER.describe_saved([words for _, words in everyone]),
         }
-        position["delivered"]["words"] = [words for _, words in everyone]
         # In a list, because orbax refuses a lone array.
         items = args.Composite(state=args.StandardSave([state]), position=args.JsonSave(position))
         try:

@@ -13,6 +13,7 @@ from hostmesh.launcher import wire
 from hostmesh.launcher.agent import process_tree
 from hostmesh.launcher.agent.compiled.child import CompiledChild
 from hostmesh.launcher.agent.compiled.place import used_path
+from hostmesh.launcher.agent.executing import Executing
 from hostmesh.launcher.agent.guardian import Guardian, guard, remove
 from hostmesh.launcher.agent.leftovers.network import bring_back
 from hostmesh.launcher.agent.leftovers.shared_memory import SharedMemory
@@ -72,6 +73,7 @@ class Agent:
         self.observing = Observing(self.processes, self.link.send)
         self.examining = Examining(self.processes, self.observing, self.link.send)
         self.compiled = CompiledChild(self.selector, self.link.send, lambda: self.starter.compiled, used_path(folder))
+        self.executing = Executing(self.selector, self.link)
         self.processes.before_exit = self.observing.look_last
         self.stopping.on_clear = self.observing.forget_all
         self.commands: Dict[type, Callable[[Any], None]] = {
@@ -80,6 +82,8 @@ class Agent:
             wire.Examine: lambda _: self.examining.begin(),
             wire.Stop: self.stopping.begin,
             wire.WatchNotices: self.notices.begin,
+            wire.Execute: self.executing.begin,
+            wire.CancelExecute: self.executing.cancel,
             **dict.fromkeys(OF_COMPILED, self.compiled.obey),
         }
         self.end_signals: List[int] = []
@@ -121,6 +125,7 @@ class Agent:
             self.link.watch()
             facts = self.processes.facts
             watch(self.selector, facts.socket, selectors.EVENT_READ, facts.hear, self.link.takes_facts)
+            self.executing.watch()
             for key, _ in self.selector.select(self._pause()):
                 # What came before it in this round may have dealt with it, and closed it.
                 if self.selector.get_map().get(key.fd) is key:
@@ -175,5 +180,5 @@ class Agent:
         except BlockingIOError:
             pass
         for pid, code in process_tree.reap():
-            if not self.starter.note_reaped(pid, code):
+            if not self.starter.note_reaped(pid, code) and not self.executing.note_reaped(pid, code):
                 self.processes.note_reaped(pid, code)

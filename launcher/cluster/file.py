@@ -14,8 +14,10 @@ from hostmesh.launcher.accelerators import ONE_TPU_PROCESS, PLATFORMS, VISIBLE_G
 from hostmesh.launcher.cluster.gcloud import TpuPod, find_endpoints
 from hostmesh.launcher.cluster.grammar import CLUSTER, HostEntry
 from hostmesh.launcher.cluster.local import local_environment
-from hostmesh.launcher.cluster.model import Cluster, Host, Ssh
+from hostmesh.launcher.cluster.model import Cluster, Host, Kubernetes, Ssh
+from hostmesh.launcher.cluster.slurm import check_engine, find_slurm_hosts, plan_slurm_hosts
 from hostmesh.launcher.cluster.yaml_values import Problems, Value, compose, read_text
+from hostmesh.launcher.engines.slurm.settings import Slurm
 from hostmesh.launcher.errors import UsageError
 
 GOOGLE_KEY = "~/.ssh/google_compute_engine"  # made by the first `gcloud compute … ssh`
@@ -25,12 +27,18 @@ def read_cluster(path: str | os.PathLike[str], devices: int | None = None) -> Cl
     """Raises one ClusterError that holds every problem of the file; only then is gcloud asked for a pod's hosts."""
     problems = Problems(os.fspath(path))
     top = Value(compose(read_text(problems.path), problems), "", problems)
-    values = {"name": Path(path).stem, "transport": "ssh", "env": {}, **top.read(CLUSTER, required=("hosts",))}
+    values = {"name": Path(path).stem, "env": {}, **top.read(CLUSTER, required=("hosts",))}
     named = values.pop("hosts", [])
     pod = named if isinstance(named, TpuPod) else None
-    entries = [(top.under("hosts"), {"address": pod.name})] if pod else named
+    engine = values["engine"] = named if isinstance(named, Slurm | Kubernetes) else None
+    check_engine(top, values, named)
+    values.setdefault("transport", "ssh")
     shared = {"processes": values.pop("processes_per_host", 1), "python": values.pop("python", None)}
-    hosts = tuple(Host(**{**shared, **settings}) for _, settings in entries)
+    entries: list[HostEntry] = [(top.under("hosts"), {"address": pod.name})] if pod else [] if engine else named
+    if isinstance(named, Kubernetes):
+        entries = _take_pods(top, values, named)
+    hosts = plan_slurm_hosts(top, named, shared) if isinstance(named, Slurm) else ()
+    hosts += tuple(Host(**{**shared, **settings}) for _, settings in entries)
     _check_entries(entries, values["transport"])
     _check_together(top, values, hosts, pod)
     if problems.entries:
@@ -38,9 +46,31 @@ def read_cluster(path: str | os.PathLike[str], devices: int | None = None) -> Cl
     if pod:
         hosts = _find_hosts(pod, top.under("hosts").under("gcloud"), shared)
         values["ssh"] = _add_google_key(values.get("ssh", Ssh()))
+    if isinstance(named, Slurm):
+        hosts = find_slurm_hosts(named, top.under("hosts").under("slurm"), hosts)
+    if isinstance(named, Kubernetes) and named.selector is not None:
+        hosts = _find_pods(named, top.under("hosts").under("kubernetes"), shared)
     is_local = values["transport"] == "local"
     env = local_environment(values["env"], hosts, devices) if is_local else MappingProxyType(dict(values["env"]))
     return Cluster(hosts, **{**values, "env": env})
+
+
+def _take_pods(top: Value, values: dict[str, Any], engine: Kubernetes) -> list[HostEntry]:
+    """Its hosts have names before there are any: those that are found by a selector are asked for later."""
+    if values["transport"] != "kubernetes" and any(key.node.value == "transport" for key, _ in top.pairs()):
+        top.under("transport").reject("kubernetes, or no transport: that is how pods are reached")
+    values["transport"] = "kubernetes"
+    return [(top.under("hosts"), {"address": f"pod-{number}"}) for number in range(engine.pods or 1)]
+
+
+def _find_pods(engine: Kubernetes, value: Value, shared: dict[str, Any]) -> tuple[Host, ...]:
+    from hostmesh.launcher.engines.kubernetes.engine import find_selected
+
+    try:
+        return tuple(Host(name, **shared) for name in find_selected(engine))
+    except UsageError as error:
+        value.fail(str(error))
+        raise value.problems.error() from None
 
 
 def _find_hosts(pod: TpuPod, value: Value, shared: dict[str, Any]) -> tuple[Host, ...]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from hostmesh.launcher.cluster.gcloud import TpuPod
 from hostmesh.launcher.cluster.host_names import NamePattern, parse_names
+from hostmesh.launcher.cluster.kubernetes import read_kubernetes
 from hostmesh.launcher.cluster.model import (
     AT_DISAGREEMENT,
     COMPILE_CACHE,
@@ -17,6 +18,7 @@ from hostmesh.launcher.cluster.model import (
     TRANSPORTS,
     HangTimeout,
     Job,
+    Kubernetes,
     Preemption,
     Setup,
     Ssh,
@@ -34,6 +36,8 @@ from hostmesh.launcher.cluster.yaml_values import (
     sequence,
     whole_number,
 )
+from hostmesh.launcher.engines.slurm.grammar import read_slurm
+from hostmesh.launcher.engines.slurm.settings import Slurm
 
 MAX_HOSTS = 10_000
 MAX_DEVICES = 64
@@ -72,10 +76,14 @@ def _names(value: Value) -> NamePattern | None:
 HostEntry = tuple[Value, dict[str, Any]]
 
 
-def _hosts(value: Value) -> list[HostEntry] | TpuPod:
-    """Each host's own settings beside the value that names it, or the pod whose hosts gcloud knows."""
+def _hosts(value: Value) -> list[HostEntry] | TpuPod | Slurm | Kubernetes:
+    """Each host's own settings beside the value that names it, or who knows the hosts or hands them out."""
     if value.kind == "a mapping":
-        return value.read({"gcloud": _pod}, required=("gcloud",)).get("gcloud") or []
+        owners: dict[str, Check] = {"gcloud": _pod, "slurm": read_slurm, "kubernetes": read_kubernetes}
+        chosen = value.read(owners)
+        if len(chosen) > 1 or not value.node.value:
+            value.reject(f"a list of hosts, or one of {', '.join(owners)}", " and ".join(chosen) or "nothing")
+        return next(filter(None, chosen.values()), [])
     read = sequence(_host, "a list of hosts", least=1)(value) or ()
     named = [(entry, settings) for entry, settings in read if settings.get("address")]
     total = sum(settings["address"].count for _, settings in named)

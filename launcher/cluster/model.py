@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from hostmesh.launcher.engines.slurm.settings import Slurm
 
 TRANSPORTS = ("local", "ssh", "docker", "slurm", "kubernetes")
 METRICS_OF = ("0", "all")
 AT_DISAGREEMENT = ("stop", "warn", "off")
 COMPILE_CACHE = ("on", "off")
+PODS_AS = ("pods", "job", "jobset")
+MAX_PODS = 10_000
 MAX_PROCESSES = 1024  # on one host
 BUILT_IN_JOB = "hostmesh.worker"
 
@@ -66,6 +71,22 @@ class Preemption:
 
 
 @dataclass(frozen=True)
+class Kubernetes:
+    """Either `pods` are made, so many, or a `selector` finds those that are there."""
+
+    pods: int = 0
+    selector: str | None = None
+    image: str | None = None
+    template: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))  # a manifest of kind Pod
+    kind: str = "pods"
+    namespace: str | None = None  # None: that of the context
+    context: str | None = None  # None: the current one
+    container: str | None = None  # None: the first one of a pod
+    queue: str | None = None  # Kueue's
+    start_timeout: float = 600.0
+
+
+@dataclass(frozen=True)
 class Host:
     address: str
     processes: int
@@ -93,6 +114,7 @@ class Cluster:
     hosts: tuple[Host, ...]
     name: str = "local"
     transport: str = "local"
+    engine: Slurm | Kubernetes | None = None  # who hands out the hosts, where somebody does
     agent_python: str | None = None
     ssh: Ssh = Ssh()
     workdir: str | None = None

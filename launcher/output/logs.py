@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterable
 from io import FileIO
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from hostmesh.launcher.output.lines import LineCutter
 from hostmesh.launcher.output.redact import Redactor
@@ -87,6 +87,28 @@ class ProcessLog:
                 self._spill += rest[: max(0, MAX_SPILL - len(self._spill))]
 
 
+class ShownLog(Protocol):
+    """What a screen needs to know of a log."""
+
+    @property
+    def path(self) -> Path: ...
+    @property
+    def start(self) -> int:
+        """Where to begin, in bytes."""
+
+    @property
+    def size(self) -> int:
+        """Bytes in the file that may be shown."""
+
+    @property
+    def reach(self) -> int: ...
+    @property
+    def ended(self) -> bool: ...
+    @property
+    def error(self) -> OSError | None: ...
+    def take_spill(self, count: int) -> bytes: ...
+
+
 class Mark(NamedTuple):
     """How much of a log had been written when a note was made."""
 
@@ -101,7 +123,7 @@ class Mark(NamedTuple):
 class LogTail:
     """How far one log has been shown, and its next lines."""
 
-    def __init__(self, log: ProcessLog, label: str, process_id: int, cutter: LineCutter) -> None:
+    def __init__(self, log: ShownLog, label: str, process_id: int, cutter: LineCutter) -> None:
         self.log = log
         self.label = label
         self.process_id = process_id

@@ -25,6 +25,11 @@ class Run:
         self.events = folder / "events.jsonl"
         self.result = folder / "result.json"
         self.summary = folder / "summary.json"
+        self.notes = folder / "notes.jsonl"  # what the launcher itself had to say
+        self.own_log = folder / "launch.log"  # the same, and its mistakes, of a launcher without a terminal
+        self.lock = folder / "lock"  # held by the supervisor
+        self.control = folder / "control"  # in it the socket on which the supervisor answers
+        self.engine = folder / "engine.json"  # who owns the hosts, where that is a scheduler
         self.logs = folder / "logs"
         self.stacks = folder / "stacks"
 

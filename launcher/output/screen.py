@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple, TextIO
 
 from hostmesh.launcher.output.lines import RESET, LineCutter
-from hostmesh.launcher.output.logs import LogTail, Mark, ProcessLog
+from hostmesh.launcher.output.logs import LogTail, Mark, ShownLog
 from hostmesh.launcher.output.merge import Merger, Shown, name_ids
 from hostmesh.launcher.output.redact import redact_text
 
@@ -62,7 +62,7 @@ class Screen:
         """Nobody reads the output any more."""
         return self._broken
 
-    def follow(self, log: ProcessLog, label: str, process_id: int) -> None:
+    def follow(self, log: ShownLog, label: str, process_id: int) -> None:
         if self._wanted is not None and process_id not in self._wanted:
             return
         tail = LogTail(log, label, process_id, LineCutter(self._colour))
@@ -74,7 +74,7 @@ class Screen:
         self._tails.append(tail)
         self.wake()
 
-    def mute(self, log: ProcessLog) -> None:
+    def mute(self, log: ShownLog) -> None:
         """Show nothing of this log beyond what has been written so far."""
         for tail in self._tails:
             if tail.log is log:

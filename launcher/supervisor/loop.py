@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 from hostmesh.launcher import wire
 from hostmesh.launcher.output.metrics import Metrics
-from hostmesh.launcher.plan import Plan, describe_devices
+from hostmesh.launcher.plan import Plan, describe_start
 from hostmesh.launcher.supervisor.blame import verdict as verdicts
 from hostmesh.launcher.supervisor.blame.verdict import Verdict
 from hostmesh.launcher.supervisor.compiled import CompiledCarrier
+from hostmesh.launcher.supervisor.control.asking import Ask, Left
+from hostmesh.launcher.supervisor.control.control import Control
 from hostmesh.launcher.supervisor.decisions import AskToStop, Assemble, End, Seat, Spawn, TryNetwork, Wait
 from hostmesh.launcher.supervisor.ending import WIND_UP_TIMEOUT, Ending
+from hostmesh.launcher.supervisor.going_on.explaining import Explained, Explaining
 from hostmesh.launcher.supervisor.going_on.losses import Losses
 from hostmesh.launcher.supervisor.going_on.seating import seat_hosts
 from hostmesh.launcher.supervisor.hints import Hinting
@@ -31,10 +34,10 @@ from hostmesh.launcher.supervisor.startup.machine import Startup
 from hostmesh.launcher.supervisor.state.host import QUIET, HostState, Phase
 from hostmesh.launcher.supervisor.state.run_state import begin_state
 from hostmesh.launcher.supervisor.stuck.handling import HangWatch
-from hostmesh.launcher.transports.base import CLOSE_TIMEOUT, Stream
-from hostmesh.launcher.words import count_things
+from hostmesh.launcher.transports.base import CLOSE_TIMEOUT, LOST_TIMEOUT, Stream
 
 if TYPE_CHECKING:
+    from hostmesh.launcher.engines.base import Engine
     from hostmesh.launcher.supervisor.going_on.attempts import Attempts
     from hostmesh.launcher.supervisor.going_on.rejoining import Open, Rejoining
     from hostmesh.launcher.sync.tree import Tree
@@ -43,7 +46,6 @@ TICK = 0.5
 # Seconds for an agent to say hello on a host that is connected; all of them get their source from one launcher.
 CONNECT_TIMEOUT = 30.0
 CONNECT_TIMEOUT_PER_HOST = 0.1
-LOST_TIMEOUT = 0.5
 # This share of a lease without a look at the inbox: agents may have given the launcher up.
 LONG_ABSENCE = 0.8
 
@@ -71,6 +73,7 @@ class Supervisor:
         on_spawn: Callable[[], None] = lambda: None,
         reopen: Open | None = None,
         inbox: Inbox | None = None,
+        engine: Engine | None = None,
     ) -> None:
         self.plan, self.streams, self.shipment, self.records = plan, streams, shipment, records
         self.hidden = tuple(secrets.values())
@@ -92,7 +95,10 @@ class Supervisor:
         hello_timeout = CONNECT_TIMEOUT + CONNECT_TIMEOUT_PER_HOST * len(hosts)
         self.liveness = Liveness(hosts, self.channels, hello_timeout, lease)
         self.absence = Absence(self.inbox, lease, QUIET)
-        self.losses = Losses(self.state, self.startup, self.reports, records, self.absence, self.inbox, lease)
+        self.explaining = Explaining(engine, self.state, records, self.inbox)
+        self.losses = Losses(
+            *(self.state, self.startup, self.reports, records, self.absence, self.inbox, lease), self.explaining
+        )
         self.ending = Ending(
             *(self.state, records, self.channels, self.inbox), lambda: self._take_in(TICK), self.losses.lose
         )
@@ -100,18 +106,15 @@ class Supervisor:
         self.carrier = CompiledCarrier(plan.cluster, self.state, self.channels, records, self.inbox, self.reports)
         self.attempts = self._make_attempts() if plan.cluster.goes_on else None
         self.rejoining = self._make_rejoining(reopen) if plan.cluster.goes_on and reopen is not None else None
+        self.control = Control(plan, self.state, self.channels, records, self.inbox, secrets)
         self._is_over = False  # no other attempt follows
         self._asked_to_stop = False
         self.hinting = Hinting(records, self.inbox)
 
     def run(self) -> Verdict:
-        count, hosts = len(self.plan.processes), self.state.members
-        on = hosts[0].name if len(hosts) == 1 else f"{len(hosts)} hosts"
-        on += f" and {count_things(spares, 'spare')}" if (spares := self.plan.cluster.spares) else ""
-        self.records.note(
-            f"launch: {count_things(count, 'process')} on {on}{describe_devices(self.plan)}; logs in {self.state.logs}"
-        )
-        self.records.tell("run started", run=self.records.run.id, processes=count)
+        what = describe_start(self.plan, [host.name for host in self.state.members])
+        self.records.note(f"launch: {what}; logs in {self.state.logs}")
+        self.records.tell("run started", run=self.records.run.id, processes=len(self.plan.processes))
         for number, stream in enumerate(self.streams):
             self.channels[number] = self._connect(number, stream)
         try:
@@ -139,11 +142,6 @@ class Supervisor:
         return len(self.state.interrupts) > 1
 
     @property
-    def has_told(self) -> bool:
-        """The verdict was told before all output had come."""
-        return self.ending.has_told
-
-    @property
     def found_python(self) -> Mapping[str, Any]:
         """Of process 0, where its host was inspected: its version, and those of its packages."""
         return (self.state.members[0].facts or {}).get("python") or {}
@@ -160,8 +158,7 @@ class Supervisor:
         from hostmesh.launcher.supervisor.going_on.attempts import Attempts  # most runs start sooner without
         from hostmesh.launcher.supervisor.going_on.restarts import Budgets
 
-        cluster = self.plan.cluster
-        budgets = Budgets.of(cluster)
+        budgets = Budgets.of(self.plan.cluster)
         return Attempts(budgets, self.state, self.records, self.ending, self.inbox, self._begin_attempt)
 
     def _make_rejoining(self, reopen: Open) -> Rejoining:
@@ -236,13 +233,18 @@ class Supervisor:
         for host, limit in self.liveness.count(self.inbox.now() - began):
             self.losses.lose(host, f"has been silent for {limit:g} s", self._find_said(host))
         match redact_arrival(entry, self.hidden):
+            case Ask() | Left() as asked:
+                self.control.note(asked)
             case Interrupt(number):
                 note_interrupt(number, self.state, self.records, self.inbox)
+            case Explained() as answer:
+                self.explaining.note(answer)
             case Ended(life=life) as end if life == self.state.hosts[end.host].life:
                 self.losses.note_end(self.state.hosts[end.host], end)
             case Heard(number, event, life) if life == self.state.hosts[number].life:
                 self._note_event(self.state.hosts[number], event)
                 self.channels[number].handled(event)
+        self.control.keep_time()
         return entry is not None
 
     def _find_said(self, host: HostState) -> str:
@@ -266,7 +268,7 @@ class Supervisor:
         elif isinstance(event, wire.Cleared):
             host.phase = Phase.READY
             self._tell_survivors(host, event.survivors)
-        elif self.carrier.note_event(host, event) or self.reports.note_event(host, event):
+        elif any(part.note_event(host, event) for part in (self.control, self.carrier, self.reports)):
             return
         elif not self._is_over:
             self.startup.note_event(host, event)

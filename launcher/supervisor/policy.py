@@ -27,13 +27,15 @@ def decide(state: RunState, now: float) -> Decision:
         return told
     if (told := decide_failure(state, now)) is not None:
         return told
+    if state.awaits_word(now):
+        return Wait()
     if not state.spawned:
         return decide_start(state, now)
     if state.losses:
         return End(blame_lost_host(state))
     if state.everyone_ended:
         return End(verdict.succeeded(state.num_processes, len(state.separate)))
-    if state.warned is not None and state.save_seconds is not None:
+    if state.save_seconds is not None and state.warned is not None:
         return AskToStop(signal.SIGTERM)
     return decide_growth(state)
 

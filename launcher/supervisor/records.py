@@ -9,6 +9,7 @@ from typing import Any
 
 from hostmesh.launcher.output.events import EventLog
 from hostmesh.launcher.output.logs import ProcessLog
+from hostmesh.launcher.output.notes import NoteLog
 from hostmesh.launcher.output.run_folder import Run, try_write
 from hostmesh.launcher.output.screen import Screen
 
@@ -23,6 +24,7 @@ class Records:
         self._setup_logs: dict[int, ProcessLog] = {}
         self._events, self._secrets = events, tuple(secrets.values())
         self._unwritable: set[Path] = set()
+        self._notes = NoteLog(run)
 
     def tell(self, event: str, **detail: Any) -> int:
         return self._events.add(event, **detail)
@@ -30,6 +32,7 @@ class Records:
     def note(self, text: str) -> None:
         """A line for the user."""
         self.screen.note(text)
+        self._notes.add(self.logs.values(), text=text)
 
     def begin_attempt(self, number: int) -> None:
         """What the one before has printed stays, and is shown to its end."""
@@ -82,6 +85,7 @@ class Records:
         for each, log in self.logs.items():
             if each != process_id:
                 self.screen.mute(log)
+        self._notes.add(self.logs.values(), mute_all_but=process_id)
 
     def close(self) -> None:
         for log in (*self.logs.values(), *self._setup_logs.values()):

@@ -41,4 +41,12 @@ def _open(cluster: Cluster, run_id: str, numbers: Sequence[int], life: int, stdi
         from hostmesh.launcher.transports.docker import DockerStream
 
         return [DockerStream(host, command) for host, command in zip(hosts, commands, strict=True)]
+    if cluster.transport == "slurm":
+        from hostmesh.launcher.transports.slurm import SlurmStream
+
+        return [SlurmStream(host, command) for host, command in zip(hosts, commands, strict=True)]
+    if cluster.transport == "kubernetes":
+        from hostmesh.launcher.transports.kubernetes import open_pod_streams
+
+        return open_pod_streams(cluster, run_id, hosts, commands)
     raise UsageError(f"transport {cluster.transport} is not there yet; --dry-run shows the plan")

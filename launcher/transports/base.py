@@ -6,6 +6,8 @@ from typing import Protocol
 
 # Seconds that an agent is given to wind up when its stream is closed.
 CLOSE_TIMEOUT = 5.0
+# The same for one that was lost: its guardian cleans up after it.
+LOST_TIMEOUT = 0.5
 
 
 class Stream(Protocol):

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from hostmesh.worker.audit.last_word import LastWord, open_last_word
 from hostmesh.worker.audit.used import WORD, Used, sum_hashes
-from hostmesh.worker.identity import FACTS_SOCKET, RUN_ID
+from hostmesh.worker.identity import FACTS_SOCKET, Identity
 from hostmesh.worker.process.facts import TIMEOUT, note_dropped, offer_fact
 
 # Seconds of steps after which they are told, and until the next try when the agent is busy.
@@ -92,9 +92,15 @@ class Ledger:
         """What `tell_saved` has told, to be saved as well: an agent that is stopped, or lost, passes nothing on."""
         return [each.describe() for each in self.kept.values()] if is_wanted() else []
 
+    def describe_saved(self, words: list[list[dict[str, Any]]]) -> dict[str, Any]:
+        """The words of all processes, as a save holds them."""
+        identity = Identity.from_env()
+        return {} if identity is None else {"run": identity.run_id, "attempt": identity.attempt, "words": words}
+
     def tell_before(self, saved: Mapping[str, Any]) -> None:
         """What a save says that was delivered until then, in an attempt of this run that is over: once more."""
-        if not is_wanted() or saved.get("run") != os.environ.get(RUN_ID):
+        identity = Identity.from_env()
+        if not is_wanted() or identity is None or saved.get("run") != identity.run_id:
             return
         for process_id, words in enumerate(saved["words"]):
             for word in words:

@@ -20,13 +20,12 @@ Own: TypeAlias = "slice | NDArray[np.int64]"
 
 NOTHING: Used = np.empty(0, np.int64)
 WORD = (1 << 64) - 1
-GOLDEN = STRIDE
 
 
 def hash_records(steps: Words, ids: NDArray[np.int64]) -> Words:
     """A word for each pair of a step and a record. Multiples of the golden ratio keep such a distance that different
     pairs have different words, as long as steps times records are fewer than 2**62."""
-    return mix_words(ids.view(np.uint64) + steps * GOLDEN)
+    return mix_words(ids.view(np.uint64) + steps * STRIDE)
 
 
 def sum_hashes(steps: Sequence[int], used: Sequence[Used]) -> int:

@@ -8,6 +8,7 @@ import socket
 from typing import Any, Callable, Optional
 
 from hostmesh.launcher import wire
+from hostmesh.launcher.agent.child_link import ChildLink
 from hostmesh.launcher.agent.fresh_child import leave_parent, leave_stream
 
 # Seconds between two looks at what process 0 has used.
@@ -26,60 +27,51 @@ class CompiledChild:
         self, selector: selectors.BaseSelector, send: Callable[[Any], None], base: Callable[[], str], used: str
     ) -> None:
         self._selector, self._send, self._base, self._used = selector, send, base, used
-        self._socket: Optional[socket.socket] = None
-        self._outbox = bytearray()
-        self._decoder = wire.Decoder()
+        self._link: Optional[ChildLink] = None
 
     def obey(self, message: Any) -> None:
         try:
-            link = self._socket or self._start()
+            link = self._link or self._start()
         except OSError:
             return  # the launcher does not wait for ever
-        if len(self._outbox) < MAX_WAITING:
-            self._outbox += wire.encode(message)
-        self._flush(link)
+        if link.waiting < MAX_WAITING:
+            link.give(message)
+        self._watch(link)
 
-    def _start(self) -> socket.socket:
-        ours, theirs = socket.socketpair()
-        agent, base = os.getpid(), self._base()
+    def _start(self) -> ChildLink:
+        link, agent, base = ChildLink(), os.getpid(), self._base()
         if os.fork() == 0:
-            ours.close()
-            _keep_and_leave(agent, base, self._used, theirs)
-        theirs.close()
-        ours.setblocking(False)
-        self._socket, self._outbox, self._decoder = ours, bytearray(), wire.Decoder()
-        self._selector.register(ours, selectors.EVENT_READ, self._serve)
-        return ours
+            link.socket.close()
+            _keep_and_leave(agent, base, self._used, link.theirs)
+        link.theirs.close()
+        self._link = link
+        self._selector.register(link.socket, selectors.EVENT_READ, self._serve)
+        return link
 
     def _serve(self) -> None:
-        link = self._socket
+        link = self._link
         if link is None:
             return
-        self._flush(link)
+        link.flush()
+        self._watch(link)
         try:
-            data = link.recv(1 << 18)
+            data = link.socket.recv(1 << 18)
         except (BlockingIOError, InterruptedError):
             return
         except OSError:
             data = b""
         if not data:
-            self._selector.unregister(link)
-            link.close()
-            self._socket = None
+            self._selector.unregister(link.socket)
+            link.socket.close()
+            self._link = None
             return
-        for answer in self._decoder.feed(data):
+        for answer in link.decoder.feed(data):
             self._send(answer)
 
-    def _flush(self, link: socket.socket) -> None:
-        try:
-            while self._outbox:
-                del self._outbox[: link.send(self._outbox[: 1 << 18])]
-        except OSError:
-            pass  # it is full; or the child is dead, which _serve will notice
-        if self._socket is link:
-            wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._outbox else 0)
-            if self._selector.get_key(link).events != wanted:
-                self._selector.modify(link, wanted, self._serve)
+    def _watch(self, link: ChildLink) -> None:
+        wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if link.waiting else 0)
+        if self._selector.get_key(link.socket).events != wanted:
+            self._selector.modify(link.socket, wanted, self._serve)
 
 
 def _keep_and_leave(agent: int, base: str, used: str, link: socket.socket) -> None:

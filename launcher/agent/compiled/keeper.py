@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any, Dict, List, NamedTuple, Optional, Set
 
 from hostmesh.launcher import wire
+from hostmesh.launcher.agent.files import remove_file
 from hostmesh.worker.compiling.names import ENTRY, FOLDER, MAX_ENTRY, is_for_this_machine
 from hostmesh.worker.compiling.store import HEAD_SIZE, Store
 
@@ -124,8 +124,5 @@ class Keeper:
 
     def _drop(self) -> None:
         if self._part is not None:
-            try:
-                os.unlink(self._part.path)
-            except OSError:
-                pass
+            remove_file(self._part.path)
             self._part = None

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import glob
-import json
 import os
 import time
-import zlib
 from typing import Any, Callable, Dict, Tuple
 
 from hostmesh.launcher import wire
 from hostmesh.launcher.agent.files import read_if_there, remove_file
+from hostmesh.worker.audit.last_word import read_last_word
 
 DELIVERED = "delivered"
 # Seconds between two words of a process that are passed on, and the share of its time so far that they grow to: a run
 # of weeks has some hundred lines of each process.
 PASS_EVERY = 5.0
 SHARE = 0.01
-# Of the file that a process leaves for its agent; see worker/audit/last_word.py.
-HALF = 1024
 # A process may say anything; what it says of more loaders than that is passed on at once.
 MAX_HELD = 64
 
@@ -62,15 +59,3 @@ class Deliveries:
     def _pass_held(self, process_id: int) -> None:
         for detail in self._held.pop(process_id, {}).values():
             self._send(wire.Fact(DELIVERED, process_id, detail))
-
-
-def read_last_word(data: bytes) -> Dict[str, Any]:
-    """The later one of two words, of which the process may have written one only in part; nothing if it wrote none."""
-    words = []
-    for half in (data[:HALF], data[HALF:]):
-        checksum, _, text = half.partition(b"\n")[0].partition(b" ")
-        if text and b"%08x" % zlib.crc32(text) == checksum:
-            words.append(json.loads(text))
-    last: Dict[str, Any] = max(words, key=lambda word: word["nth"], default={})
-    last.pop("nth", None)
-    return last

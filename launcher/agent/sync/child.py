@@ -10,6 +10,7 @@ import time
 from typing import Any, List, Optional
 
 from hostmesh.launcher import wire
+from hostmesh.launcher.agent.child_link import ChildLink
 from hostmesh.launcher.agent.fresh_child import leave_parent, leave_stream
 from hostmesh.launcher.agent.sync.incoming import Incoming, SyncError
 
@@ -30,30 +31,27 @@ class SyncChild:
     def __init__(self, order: wire.Sync, mark: str) -> None:
         self.workdir = order.workdir
         self.usage: Optional[int] = None
-        self.socket, theirs = socket.socketpair()
+        self._link = ChildLink()
+        self.socket = self._link.socket
         self._ticks = mmap.mmap(-1, 1)
         self._seen, self._seen_at = 0, time.monotonic()
-        self._outbox = bytearray()
-        self._decoder = wire.Decoder()
         agent = os.getpid()
         self.pid = os.fork()
         if self.pid == 0:
-            _sync_and_leave(agent, order, mark, theirs, self._ticks)
-        theirs.close()
-        self.socket.setblocking(False)
+            _sync_and_leave(agent, order, mark, self._link.theirs, self._ticks)
+        self._link.theirs.close()
 
     @property
     def has_more(self) -> bool:
-        return bool(self._outbox)
+        return self._link.waiting > 0
 
     def give(self, message: Any) -> None:
         """The launcher sends no more than a window of chunks ahead, so the outbox stays small."""
-        self._outbox += wire.encode(message)
-        self._flush()
+        self._link.give(message)
 
     def serve(self) -> List[Any]:
         """To be called whenever the socket is ready; returns the child's answers."""
-        self._flush()
+        self._link.flush()
         try:
             data, fds, _, _ = socket.recv_fds(self.socket, 1 << 18, 1)
         except (BlockingIOError, InterruptedError):
@@ -63,7 +61,7 @@ class SyncChild:
         for fd in fds:
             os.set_inheritable(fd, False)
             self.usage = fd
-        return self._decoder.feed(data) if data else [wire.Refused("sync: the process that does it died")]
+        return self._link.decoder.feed(data) if data else [wire.Refused("sync: the process that does it died")]
 
     def is_stalled(self) -> bool:
         now, ticks = time.monotonic(), self._ticks[0]
@@ -82,13 +80,6 @@ class SyncChild:
             os.kill(self.pid, signal.SIGKILL)
         except ProcessLookupError:
             pass
-
-    def _flush(self) -> None:
-        try:
-            while self._outbox:
-                del self._outbox[: self.socket.send(self._outbox[: 1 << 18])]
-        except OSError:
-            pass  # the socket is full; or the child is dead, which serve() will notice
 
 
 def _sync_and_leave(agent: int, order: wire.Sync, mark: str, link: socket.socket, ticks: mmap.mmap) -> None:

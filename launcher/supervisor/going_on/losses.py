@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hostmesh.launcher.supervisor.blame import verdict as verdicts
 from hostmesh.launcher.supervisor.blame.verdict import Verdict
+from hostmesh.launcher.supervisor.going_on.explaining import Explaining
 from hostmesh.launcher.supervisor.link.channel import Ended
 from hostmesh.launcher.supervisor.link.inbox import Inbox
 from hostmesh.launcher.supervisor.link.liveness import Absence
@@ -24,15 +25,17 @@ class Losses:
         absence: Absence,
         inbox: Inbox,
         lease: float,
+        explaining: Explaining,
     ) -> None:
         self._state, self._startup, self._reports, self._records = state, startup, reports, records
-        self._absence, self._inbox, self._lease = absence, inbox, lease
+        self._absence, self._inbox, self._lease, self._explaining = absence, inbox, lease, explaining
 
     def note_end(self, host: HostState, end: Ended) -> None:
         if end.unreachable is None:
             self.lose(host, "lost its agent", end.text)
         elif not host.is_gone:
             self._startup.give_up(host, end.unreachable)
+            self._explaining.ask(host)
 
     def lose(self, host: HostState, why: str, said: str) -> None:
         if host.is_gone:
@@ -43,30 +46,32 @@ class Losses:
             self._note_loss(host, why, verdicts.launcher_was_away(self._absence.seconds, self._lease, logs))
         elif not host.has_agent:
             self._startup.lose(host, why, said)
+            self._explaining.ask(host)
         else:
             from hostmesh.launcher.supervisor.startup.remedies import find_remedies
 
             said = "\n".join([said, *find_remedies(said)])
             self._note_loss(host, why, verdicts.host_lost(host.name, why, said, logs))
+            self._explaining.ask(host)
 
     def note_warning(self, host: HostState, reason: str) -> None:
         """Processes that save are asked to, and the host is used no more; if nothing runs on it, that is now."""
-        host.notice = reason
+        self._state.warn(host, reason)
         self._records.tell("host warned", host=host.name, reason=reason)
         saves = self._state.save_seconds is not None
         what = "asked the processes to save" if saves else "no process saves when asked to: they go on until then"
         if self._state.spawned and host.has_seat:
             self._records.note(f"launch: {host.name} will be taken away ({reason}): {what}")
         else:
-            self.leave(host)
+            self._leave(host)
 
     def leave_warned(self) -> None:
         """Between attempts: on hosts that will be taken away nothing is started any more."""
-        for host in self._state.hosts:
-            if host.notice and host.has_agent:
-                self.leave(host)
+        for host in self._state.with_agent:
+            if host.notice:
+                self._leave(host)
 
-    def leave(self, host: HostState) -> None:
+    def _leave(self, host: HostState) -> None:
         why = f"will be taken away: {host.notice}"
         self._note_loss(host, why, verdicts.host_lost(host.name, why, "", self._state.logs))
 

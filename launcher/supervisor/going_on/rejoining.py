@@ -11,13 +11,11 @@ from hostmesh.launcher.supervisor.records import Records
 from hostmesh.launcher.supervisor.startup.machine import Startup
 from hostmesh.launcher.supervisor.state.host import HostState, Phase
 from hostmesh.launcher.supervisor.state.run_state import RunState
-from hostmesh.launcher.transports.base import Stream
+from hostmesh.launcher.transports.base import LOST_TIMEOUT, Stream
 
 # Seconds until a host is tried again, from the first time on; while a start waits for it, it is tried more often.
 WARNED_PAUSE = 30.0  # for a host that was to be taken away
 FIRST_PAUSE, LONGEST_PAUSE, LONGEST_PAUSE_AWAITED = 0.25, 60.0, 4.0
-# An agent that was lost is not waited for: its guardian cleans up after it.
-CLOSE_TIMEOUT = 0.5
 
 Open = Callable[[int, int], Stream]  # to a host, by its number, for its agent of this life
 
@@ -47,7 +45,7 @@ class Rejoining:
     def look(self) -> None:
         """A host whose processes are still part of an attempt stays lost until that has ended."""
         now = self._inbox.now()
-        for host in self._state.hosts:
+        for host in tuple(self._state.troubled):
             if host.phase is Phase.READY:
                 self._pauses.pop(host.number, None)
                 self._next_at.pop(host.number, None)
@@ -67,7 +65,7 @@ class Rejoining:
 
     def _connect_again(self, host: HostState) -> None:
         old = self._channels[host.number]
-        closing = threading.Thread(target=close_channel, args=(old, CLOSE_TIMEOUT), daemon=True)
+        closing = threading.Thread(target=close_channel, args=(old, LOST_TIMEOUT), daemon=True)
         closing.start()
         self._closing.append(closing)
         self._state.connect_again(host)

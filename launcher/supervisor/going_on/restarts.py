@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from hostmesh.launcher.cluster.model import Cluster
 from hostmesh.launcher.supervisor.blame import kinds
 from hostmesh.launcher.supervisor.blame.verdict import Verdict
+from hostmesh.launcher.supervisor.state.run_hosts import MAX_LOST
 from hostmesh.launcher.words import count_things
 
 # What ended an attempt may be over in the next one.
 RESTARTED = frozenset({"failed", "hang", "preempted", "host lost", "grown"})
 # Preemptions are no failures, and have a budget of their own: so many for each restart that failures have.
 PREEMPTIONS_PER_RESTART = 10
-# So many attempts may end because a host was lost.
-MAX_LOSSES = 100
 # So many attempts in a row that save nothing new, and the run ends.
 MAX_FRUITLESS = 3
 # An attempt that failed sooner was quick.
@@ -31,7 +30,7 @@ class Budgets:
 
     failures: int
     preemptions: int
-    losses: int = MAX_LOSSES
+    losses: int = MAX_LOST
 
     @classmethod
     def of(cls, cluster: Cluster) -> Budgets:

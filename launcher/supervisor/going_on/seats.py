@@ -22,7 +22,7 @@ def decide_start(state: RunState, now: float) -> Decision:
         return decide_refused(state, now)
     if (decision := decide_seats(state, now)) is not None:
         return decision
-    if state.are_ready and not state.is_assembling and not state.starts_together:
+    if not state.starts_together and not state.is_assembling and state.are_ready:
         return Assemble()
     return Spawn() if state.can_spawn(now) else Wait()
 
@@ -38,7 +38,9 @@ def decide_refused(state: RunState, now: float) -> Decision:
 
 def decide_seats(state: RunState, now: float) -> Decision | None:
     """None where every seat has a host that is ready, or gets ready."""
-    missing = [host for host in state.members if is_missing(host, state)]
+    missing = find_missing(state)
+    if not missing and not state.is_short and not state.avoided:
+        return None  # so it is nearly always, at every event of a start
     is_awaited = now < state.rejoin_until and any(not host.refusals for host in missing)
     if missing and state.starts_together and others_connect(state):
         return Wait()
@@ -66,6 +68,12 @@ def shrink(state: RunState, missing: Sequence[HostState]) -> Decision:
     if state.least_seats is None or count < state.least_seats:
         return End(blame_missing(state))
     return Seat(left, tuple(host.name for host in missing))
+
+
+def find_missing(state: RunState) -> list[HostState]:
+    """In the order of their seats."""
+    found = [host for host in state.troubled if host.has_seat and is_missing(host, state)]
+    return sorted(found, key=lambda host: host.process_ids)
 
 
 def is_missing(host: HostState, state: RunState) -> bool:
@@ -99,7 +107,7 @@ def fill_seats(state: RunState, vacant: Collection[int]) -> Seats:
 
 def decide_growth(state: RunState) -> Decision:
     """A run that has shrunk takes in a host that is there again once a save is complete, which loses nothing."""
-    if None not in state.seats:
+    if not state.is_short:
         return Wait()
     back = [host for host in state.bench if host.phase is Phase.READY and host.ready_at <= state.saved_at]
     return End(verdicts.grows([host.name for host in back])) if back else Wait()
@@ -109,7 +117,7 @@ def blame_missing(state: RunState) -> Verdict:
     """Why the hosts that are there are not enough."""
     refusals = {host.name: host.refusals for host in state.refused}
     unreachable = {host.name: host.problem for host in state.members if host.phase is Phase.UNREACHABLE}
-    back = [host for host in state.members if host.life > 1 and is_missing(host, state)]
+    back = [host for host in find_missing(state) if host.life > 1]
     if state.losses:
         return state.losses[0]
     if back and state.last_loss is not None:

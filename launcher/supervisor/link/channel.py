@@ -16,7 +16,7 @@ from hostmesh.launcher.errors import Unreachable
 from hostmesh.launcher.transports.base import CLOSE_TIMEOUT, Stream
 
 BEATS_PER_LEASE = 5
-UNHANDLED, MOST_UNREAD = 64, 1 << 20
+UNHANDLED = 64
 MAX_ERRORS = 64 << 10
 # Bytes of output after which an agent is told that they have been dealt with.
 ACKNOWLEDGE_EVERY = 16 << 10
@@ -24,7 +24,7 @@ ACKNOWLEDGE_EVERY = 16 << 10
 NOTHING = b""
 
 BULK = (wire.Output, wire.SetupOutput)
-BOUNDED = (*BULK, wire.Fact)
+BOUNDED = (*BULK, wire.Fact, wire.Printed)
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,7 @@ class Channel:
         self._window = Window(FILES)
         # What workers can send without end waits in the reader when the supervisor is behind: memory stays bounded.
         self._room = threading.Semaphore(UNHANDLED)
+        self._is_closed = False
         self._unacknowledged = 0
         self._errors = b""
         self._decoder = wire.Decoder(after_magic=True)
@@ -137,7 +138,8 @@ class Channel:
     def close(self, timeout: float = CLOSE_TIMEOUT) -> None:
         """`timeout` is how long the agent is given to wind up."""
         self._outbox.put(None)
-        self._room.release(MOST_UNREAD)  # nobody handles what its reader still brings
+        self._is_closed = True  # nobody handles what its reader still brings
+        self._room.release()
         self._stream.close(timeout)
 
     def _write(self) -> None:
@@ -167,7 +169,7 @@ class Channel:
             while data := self._stream.read():
                 self.chunks += 1
                 for event in decoder.feed(data):
-                    if isinstance(event, BOUNDED):
+                    if isinstance(event, BOUNDED) and not self._is_closed:
                         self._room.acquire()
                     self._inbox.put(Heard(self.host, event, self.life))
         except (OSError, ValueError):

@@ -74,6 +74,7 @@ class HostState:
     refused_at: float = 0.0
     problem: str = ""  # why it is unreachable
     loss: Verdict | None = None
+    explained_by: float = -math.inf  # until then an engine may say why it took the host away
     notice: str = ""  # why it is known that the host will be taken away soon
     # What it turned out to have.
     addresses: tuple[str, ...] = ()  # of its interfaces

@@ -40,14 +40,20 @@ class RunHosts:
     def __post_init__(self) -> None:
         self.seats = self.seats or tuple(host.number for host in self.hosts)
         self._note_members()
-        # In the order in which it became known. It is short, and a run of a thousand hosts asks for it at every event.
-        self._troubled = [host for host in self.hosts if host.refusals or host.problem or host.loss is not None]
+        # Hosts that anything was ever wrong with, in the order in which it became known. The list is short, and a run
+        # of a thousand hosts asks for it at every event.
+        self.troubled = [host for host in self.hosts if host.refusals or host.problem or host.loss is not None]
 
     # Seats.
 
     @property
     def are_ready(self) -> bool:
         return all(host.phase is Phase.READY for host in self.members)
+
+    @property
+    def is_short(self) -> bool:
+        """It goes on with fewer hosts than it has seats."""
+        return len(self.members) < len(self.seats)
 
     @property
     def bench(self) -> list[HostState]:
@@ -74,26 +80,24 @@ class RunHosts:
 
     def connect_again(self, host: HostState) -> None:
         """For a host that is gone; what was wrong with it is forgotten."""
-        if host in self._troubled:
-            self._troubled.remove(host)
         host.begin_again()
 
     # Hosts.
 
     @property
     def refused(self) -> list[HostState]:
-        found = (host for host in self._troubled if host.refusals and host.has_seat)
+        found = (host for host in self.troubled if host.refusals and host.has_seat)
         return sorted(found, key=lambda host: host.number)
 
     @property
     def unreachable(self) -> list[HostState]:
-        found = (host for host in self._troubled if host.phase is Phase.UNREACHABLE)
+        found = (host for host in self.troubled if host.phase is Phase.UNREACHABLE)
         return sorted(found, key=lambda host: host.number)
 
     @property
     def losses(self) -> list[Verdict]:
         """Of hosts that had an agent and a seat, the first one first."""
-        return [host.loss for host in self._troubled if host.loss is not None and host.has_seat]
+        return [host.loss for host in self.troubled if host.loss is not None and host.has_seat]
 
     @property
     def all_have_answered(self) -> bool:
@@ -103,7 +107,11 @@ class RunHosts:
     @property
     def warned(self) -> str | None:
         """The name of a host that takes part and will be taken away soon."""
-        return next((host.name for host in self.members if host.notice), None)
+        return next((host.name for host in self.troubled if host.notice and host.has_seat), None)
+
+    def awaits_word(self, now: float) -> bool:
+        """Of an engine, about a host that took part."""
+        return any(host.explained_by > now for host in self.troubled if host.has_seat)
 
     @property
     def a_host_is_quiet(self) -> bool:
@@ -126,6 +134,11 @@ class RunHosts:
         host.waiting_for = ""
         self._note_trouble(host)
 
+    def warn(self, host: HostState, reason: str) -> None:
+        """It will be taken away soon."""
+        host.notice = reason
+        self._note_trouble(host)
+
     def give_up(self, host: HostState, problem: str) -> None:
         host.phase, host.problem, host.waiting_for = Phase.UNREACHABLE, problem, ""
         self._note_trouble(host)
@@ -138,10 +151,10 @@ class RunHosts:
             self.times_lost, self.last_loss = self.times_lost + 1, verdict
             if self.goes_on and self.times_lost <= MAX_LOST:
                 self.rejoin_until = now + (REJOIN if self.rejoin is None else self.rejoin)
-        if host in self._troubled:
-            self._troubled.remove(host)
+        if host in self.troubled:
+            self.troubled.remove(host)
         self._note_trouble(host)
 
     def _note_trouble(self, host: HostState) -> None:
-        if host not in self._troubled:
-            self._troubled.append(host)
+        if host not in self.troubled:
+            self.troubled.append(host)

@@ -94,7 +94,7 @@ class RunState(RunHosts):
     @property
     def lost_processes(self) -> set[int]:
         """Those of lost hosts of which no exit is known."""
-        lost = (host.process_ids for host in self._troubled if host.loss is not None)
+        lost = (host.process_ids for host in self.troubled if host.loss is not None)
         return {process_id for ids in lost for process_id in ids} - self.exits.keys()
 
     @property

@@ -1,0 +1,1 @@
+"""Kubernetes as an engine: pods, one a host."""

@@ -1,0 +1,1 @@
+"""Slurm: agents are job steps inside an allocation; from a login node a batch job runs the launcher there."""

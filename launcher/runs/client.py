@@ -1,0 +1,59 @@
+"""Ask a run that lives: one question, and its answers until the run has said all."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from hostmesh.launcher.errors import HostmeshError, UsageError
+from hostmesh.launcher.runs.owner import Owner, find_owner
+from hostmesh.launcher.supervisor.control.server import with_address
+
+# Seconds within which a supervisor says something to a question that it can answer at once.
+TIMEOUT = 10.0
+
+
+class NoAnswer(HostmeshError):
+    """The run cannot be asked: it has ended, or it is somewhere else."""
+
+
+def require_owner(folder: Path) -> Owner:
+    """Raises NoAnswer for a run that has no supervisor, UsageError for one of somebody else."""
+    owner = find_owner(folder)
+    if owner is None:
+        ended = (folder / "result.json").exists()
+        raise NoAnswer(f"run {folder.name} " + ("has ended" if ended else "has no supervisor: it died without a word"))
+    if not owner.is_me:
+        raise UsageError(f"run {folder.name} is {owner.user}'s: only they can talk to it")
+    return owner
+
+
+def ask(folder: Path, question: dict[str, Any], timeout: float | None = TIMEOUT) -> Iterator[dict[str, Any]]:
+    """Each answer as it comes; raises NoAnswer, also for an answer that is an error. Without a timeout it waits for as
+    long as the run lives."""
+    owner = require_owner(folder)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link:
+        link.settimeout(timeout)
+        try:
+            with_address(folder / "control", link.connect)
+            link.sendall(json.dumps(question).encode() + b"\n")
+            with link.makefile("rb") as lines:
+                for line in lines:
+                    answer = json.loads(line)
+                    if "error" in answer:
+                        raise NoAnswer(f"run {folder.name}: {answer['error']}")
+                    yield answer
+        except TimeoutError:
+            raise NoAnswer(f"run {folder.name} does not answer within {timeout:g} s") from None
+        except (OSError, ValueError) as error:
+            raise NoAnswer(explain(folder, owner, error)) from None
+
+
+def explain(folder: Path, owner: Owner, error: Exception) -> str:
+    if not owner.is_here:
+        return f"run {folder.name} is supervised on {owner.host}, by process {owner.pid}: ask it there"
+    reason = getattr(error, "strerror", None) or str(error)
+    return f"run {folder.name} is supervised by process {owner.pid}, which cannot be asked: {reason}"

@@ -1,0 +1,50 @@
+"""`launch stop`: ask a run to end, from any terminal, and wait until it has."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+
+from hostmesh.launcher.errors import EXIT_INTERRUPTED
+from hostmesh.launcher.runs.client import ask, require_owner
+from hostmesh.launcher.runs.owner import is_held
+from hostmesh.launcher.runs.reading import read_json
+
+LOOK_EVERY = 0.05
+
+
+def stop(folder: Path, now: bool, as_json: bool) -> int:
+    """0 once it has ended, however that was."""
+    if not is_held(folder) and (folder / "result.json").exists():
+        return tell(folder, as_json, "had ended already")
+    ask_to_stop(folder, now)
+    if not as_json:
+        how = "at once" if now else "in order: a job that can save saves"
+        print(f"launch: asked run {folder.name} to stop {how}", file=sys.stderr)
+    try:
+        while is_held(folder):
+            time.sleep(LOOK_EVERY)
+    except KeyboardInterrupt:
+        print(f"\nlaunch: it goes on stopping; launch stop {folder.name} --now kills at once", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    return tell(folder, as_json, "has ended")
+
+
+def ask_to_stop(folder: Path, now: bool) -> None:
+    engine = read_json(folder / "engine.json")
+    if not require_owner(folder).is_here and engine.get("engine") == "slurm":
+        from hostmesh.launcher.engines.slurm.stopping import stop_job
+
+        stop_job(engine["job"], now)  # its launcher is on a node, out of reach
+        return
+    for _ in ask(folder, {"ask": "stop", "now": now}):
+        pass
+
+
+def tell(folder: Path, as_json: bool, how: str) -> int:
+    result = read_json(folder / "result.json")
+    told = {"run": folder.name, **{name: result.get(name) for name in ("outcome", "exit_code", "message")}}
+    print(json.dumps(told) if as_json else f"run {folder.name} {how}: {told['message'] or 'without a result'}")
+    return 0

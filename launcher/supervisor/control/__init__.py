@@ -1,0 +1,1 @@
+"""What can be asked of a run that lives: a private socket in its folder, and the supervisor's answers."""
