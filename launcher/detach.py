@@ -61,7 +61,13 @@ def tell_started(run: Run, num_processes: int, as_json: bool) -> None:
     if as_json:
         print(json.dumps({"run": run.id, "folder": str(run.folder), "processes": num_processes}))
         return
-    print(f"launch: run {run.id} goes on without this terminal; come back with", file=sys.stderr)
+    tell_how_to_come_back(run)
+
+
+def tell_how_to_come_back(run: Run, who: str = "") -> None:
+    """The id alone is on stdout. `who` begins the run later, where a scheduler does."""
+    does = f"is begun by {who}" if who else "goes on"
+    print(f"launch: run {run.id} {does} without this terminal; come back with", file=sys.stderr)
     for command, what in (("attach", "its screen"), ("status", "how it stands"), ("stop", "its end")):
         print(f"    launch {command} {run.id}".ljust(36) + what, file=sys.stderr)
     print(run.id)

@@ -16,7 +16,7 @@ from hostmesh.launcher.engines import acquired, open_engine
 from hostmesh.launcher.environment import check_environment
 from hostmesh.launcher.errors import UsageError
 from hostmesh.launcher.output.provenance import Provenance
-from hostmesh.launcher.output.run_folder import Run
+from hostmesh.launcher.output.run_folder import SUBMITTED, Run
 from hostmesh.launcher.plan import Plan
 from hostmesh.launcher.runs.owner import hold_run
 from hostmesh.launcher.transports import open_streams, reopen_stream
@@ -45,7 +45,7 @@ def launch_plan(
     check_environment({**plan.env, **secrets})
     allow_open_files(plan)
     tree = read_checked_code(plan, runs)
-    run = Run.create(runs, tuple(secrets.values()))
+    run = Run.create(runs, tuple(secrets.values()), os.environ.pop(SUBMITTED, None))
     if is_detached:
         from hostmesh.launcher.detach import detach
 

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from conftest import HANGS, LAUNCH, Launch, Script, await_true, clean_env
+from conftest import HANGS, LAUNCH, Launch, Script, Start, await_true, clean_env
 from terminal import OnTerminal
 
 from hostmesh.launcher.cluster.file import read_cluster
@@ -200,7 +200,7 @@ def test_a_step_is_not_told_about_the_jobs_own_tasks() -> None:
 def test_the_batch_script_asks_for_what_the_file_says(tmp_path: Path) -> None:
     settings = Slurm(4, "gpu", "1:00:00", "lab", ("--qos=high",), warning=90, requeue=True)
     cluster = Cluster((Host("node 1", 1),) * 4, name="my job!", engine=settings, spares=1)
-    batch = make_batch(cluster, ["python", "it's.py"], tmp_path / "a'; echo foo", Path("runs"))
+    batch = make_batch(cluster, ["python", "it's.py"], tmp_path / "a'; echo foo", Path("runs"), "1118-bbbbbb")
     assert batch.options == batch_options(settings, cluster)
     wanted = ["--job-name=my-job-", "--nodes=4", "--partition=gpu", "--time=1:00:00", "--account=lab", "--qos=high"]
     wanted += ["--signal=B:USR1@90", "--requeue", "--no-kill", "--exclusive"]
@@ -242,8 +242,62 @@ def test_a_job_runs_the_same_command_on_its_nodes_and_its_exit_code_is_ours(
     assert "argument a'b  c" in done.stdout and "exited with 5" in done.stderr
     nodes = [word for call in slurm.calls if call.startswith("srun") for word in call.split() if "nodelist" in word]
     assert nodes == ["--nodelist=n1", "--nodelist=n2"]
-    [engine] = (slurm.folder / "runs").glob("*/engine.json")
-    assert json.loads(engine.read_text()) == {"engine": "slurm", "job": "42"}
+    [run] = (each for each in (slurm.folder / "runs").iterdir() if each.is_dir())
+    assert json.loads((run / "engine.json").read_text()) == {"engine": "slurm", "job": "42"}
+    assert json.loads((run / "result.json").read_text())["exit_code"] == 5
+
+
+# Runs that wait in the queue, and runs on other machines.
+
+
+def test_a_run_can_be_asked_about_and_stopped_while_it_waits(slurm: FakeSlurm, launch: Launch) -> None:
+    detached = launch("--hosts", "cluster.yaml", "--detach", "--", "true", env=slurm.env)
+    run = detached.stdout.strip()
+    assert detached.returncode == 0 and f"launch stop {run}" in detached.stderr, detached.stderr
+    [row] = json.loads(launch("runs", "--json", env=slurm.env).stdout)
+    told = "Slurm job 42 is PENDING, Reason=Resources"
+    assert (row["run"], row["state"], row["verdict"]) == (run, "queued", told)
+    assert launch("status", "last", env=slurm.env).stdout.splitlines()[1] == told
+    assert "removed 0 runs" in launch("runs", "--prune", "--days", "0.000001", env=slurm.env).stdout
+    stopped = launch("stop", run, env=slurm.env)
+    assert stopped.returncode == 0 and "before the run began: CANCELLED" in stopped.stdout
+    assert "scancel 42" in slurm.calls
+    [row] = json.loads(launch("runs", "--json", env=slurm.env).stdout)
+    assert (row["state"], row["exit_code"]) == ("stopped", 143)
+
+
+def test_who_attaches_to_a_run_that_waits_sees_why_and_then_its_end(slurm: FakeSlurm, launch: Launch) -> None:
+    run = launch("--hosts", "cluster.yaml", "--detach", "--", "true", env=slurm.env).stdout.strip()
+    with (slurm.folder / "attached").open("w") as said:
+        attached = subprocess.Popen(
+            [*LAUNCH, "attach", run], cwd=slurm.folder, env=clean_env(slurm.env), stdout=said, stderr=said
+        )
+    try:
+        await_true(lambda: "Reason=Resources" in (slurm.folder / "attached").read_text(), 30, "why it waits")
+        slurm.set(state="CANCELLED", reason="None")
+        assert attached.wait(HANGS) == 143
+    finally:
+        attached.kill()
+    assert f"run {run}: Slurm job 42 is CANCELLED" in (slurm.folder / "attached").read_text()
+
+
+def test_a_run_on_another_node_is_asked_through_a_step_of_its_job(
+    slurm: FakeSlurm, start: Start, launch: Launch, script: Script
+) -> None:
+    run = start("--local", "2", script("import time\nprint('up', flush=True)\ntime.sleep(1000)"))
+    run.await_event("process started", 2)
+    await_true(lambda: run.stderr.count("] up") == 2, 60, "both processes")
+    owner = json.loads((run.run_folder / "lock").read_text())
+    with (run.run_folder / "lock").open("w") as file:  # the same file: its lock stays
+        json.dump({**owner, "host": "elsewhere", "node": "n7"}, file)
+    (run.run_folder / "engine.json").write_text('{"engine": "slurm", "job": "42"}')
+    shown = launch("stacks", "last", env=slurm.env)
+    assert shown.returncode == 0 and shown.stdout.count("time.sleep(1000)") + shown.stdout.count("script.py") >= 2
+    assert f"run {run.id}: running" in launch("status", "last", env=slurm.env).stdout
+    done = launch("exec", "last", "--", "sh", "-c", "echo there; exit 3", env=slurm.env)
+    assert (done.returncode, done.stdout) == (3, "[localhost] there\n")
+    steps = [call for call in slurm.calls if call.startswith("srun --jobid=42 ")]
+    assert len(steps) == 3 and all("--nodelist=n7" in step and "--overlap" in step for step in steps)
 
 
 def test_why_a_job_waits_is_told_when_it_changes_and_ctrl_c_cancels_it(slurm: FakeSlurm, follow: Follow) -> None:

@@ -13,6 +13,8 @@ from hostmesh.launcher.output.redact import redact_json
 
 # No letters that read like digits, and no vowels that could spell something.
 ALPHABET = "23456789bcdfghjkmnpqrstvwxz"
+# The id of a run whose folder was made when it was submitted to a scheduler; for the launcher that begins it there.
+SUBMITTED = "HOSTMESH_SUBMITTED_RUN"
 
 
 class Run:
@@ -34,10 +36,13 @@ class Run:
         self.stacks = folder / "stacks"
 
     @classmethod
-    def create(cls, runs: Path, hidden: tuple[str, ...] = ()) -> Run:
-        run = cls(runs / new_run_id(), hidden)
+    def create(cls, runs: Path, hidden: tuple[str, ...] = (), submitted: str | None = None) -> Run:
+        """Of a job that was queued again the submitted run has begun already: what begins then is another one."""
+        run = cls(runs / (submitted or new_run_id()), hidden)
+        if run.plan.exists():
+            run = cls(runs / new_run_id(), hidden)
         try:
-            run.logs.mkdir(parents=True)
+            run.logs.mkdir(parents=True, exist_ok=submitted is not None)
             run.events.touch()
         except OSError as error:
             raise UsageError(

@@ -9,18 +9,23 @@ from pathlib import Path
 from typing import Any
 
 from hostmesh.launcher.errors import UsageError
+from hostmesh.launcher.output.run_folder import Run
 from hostmesh.launcher.output.screen import Screen, use_colour
 from hostmesh.launcher.output.view import choose_view
 from hostmesh.launcher.runs.following import Follower
 from hostmesh.launcher.runs.owner import is_held
+from hostmesh.launcher.runs.queued import find_queued_job
 from hostmesh.launcher.runs.reading import Lines, read_json, read_names
 
 LOOK_EVERY = 0.1
+ASK_SLURM_EVERY = 2.0
 DIED = 1
 
 
 def attach(folder: Path, show_all: bool, show: str | None, as_json: bool) -> int:
     """The run's exit code at its end; 0 when the user leaves before."""
+    if not await_begin(folder):
+        return 0
     if as_json:
         return follow_events(folder, show_all)
     names = read_names(folder)
@@ -41,6 +46,29 @@ def attach(folder: Path, show_all: bool, show: str | None, as_json: bool) -> int
         print(f"\nlaunch: run {folder.name} goes on; launch stop {folder.name} ends it", file=sys.stderr)
         return 0
     return tell_end(folder)
+
+
+def await_begin(folder: Path) -> bool:
+    """Tells why a run waits in Slurm's queue, when that changes; False when the user leaves before it begins."""
+    if find_queued_job(folder) is None:
+        return True
+    from hostmesh.launcher.engines.slurm.queued import close_queued, describe_queued
+
+    told = ""
+    try:
+        while (job := find_queued_job(folder)) is not None:
+            state, message = describe_queued(job)
+            if message != told:
+                print(f"launch: run {folder.name}: {message}", file=sys.stderr)
+            if state != "queued":
+                close_queued(Run(folder), job)
+                break
+            told = message
+            time.sleep(ASK_SLURM_EVERY)
+    except KeyboardInterrupt:
+        print(f"\nlaunch: run {folder.name} waits on; launch stop {folder.name} ends it", file=sys.stderr)
+        return False
+    return True
 
 
 def follow_events(folder: Path, show_all: bool) -> int:

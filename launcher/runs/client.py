@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from hostmesh.launcher.errors import HostmeshError, UsageError
+from hostmesh.launcher.runs.link import open_link
 from hostmesh.launcher.runs.owner import Owner, find_owner
-from hostmesh.launcher.supervisor.control.server import with_address
+from hostmesh.launcher.runs.queued import find_job_of
 
 # Seconds within which a supervisor says something to a question that it can answer at once.
 TIMEOUT = 10.0
@@ -35,25 +35,28 @@ def ask(folder: Path, question: dict[str, Any], timeout: float | None = TIMEOUT)
     """Each answer as it comes; raises NoAnswer, also for an answer that is an error. Without a timeout it waits for as
     long as the run lives."""
     owner = require_owner(folder)
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link:
-        link.settimeout(timeout)
-        try:
-            with_address(folder / "control", link.connect)
+    count = 0
+    try:
+        with open_link(folder, owner, timeout) as link:
             link.sendall(json.dumps(question).encode() + b"\n")
             with link.makefile("rb") as lines:
                 for line in lines:
                     answer = json.loads(line)
                     if "error" in answer:
                         raise NoAnswer(f"run {folder.name}: {answer['error']}")
+                    count += 1
                     yield answer
-        except TimeoutError:
-            raise NoAnswer(f"run {folder.name} does not answer within {timeout:g} s") from None
-        except (OSError, ValueError) as error:
-            raise NoAnswer(explain(folder, owner, error)) from None
+    except TimeoutError:
+        raise NoAnswer(f"run {folder.name} does not answer within {timeout:g} s") from None
+    except (OSError, ValueError) as error:
+        raise NoAnswer(explain(folder, owner, error)) from None
+    if not count:
+        raise NoAnswer(explain(folder, owner, ConnectionError("it says nothing")))
 
 
 def explain(folder: Path, owner: Owner, error: Exception) -> str:
-    if not owner.is_here:
+    if not owner.is_here and find_job_of(folder) is None:
         return f"run {folder.name} is supervised on {owner.host}, by process {owner.pid}: ask it there"
     reason = getattr(error, "strerror", None) or str(error)
-    return f"run {folder.name} is supervised by process {owner.pid}, which cannot be asked: {reason}"
+    where = "" if owner.is_here else f" on {owner.node or owner.host}"
+    return f"run {folder.name} is supervised by process {owner.pid}{where}, which cannot be asked: {reason}"

@@ -12,6 +12,7 @@ from hostmesh.launcher.errors import HostmeshError
 from hostmesh.launcher.output.run_folder import Run
 from hostmesh.launcher.runs.find import list_runs, when_begun
 from hostmesh.launcher.runs.owner import find_owner, hold_run
+from hostmesh.launcher.runs.queued import find_queued_job
 from hostmesh.launcher.runs.reading import read_json
 from hostmesh.launcher.words import count_things
 
@@ -48,11 +49,23 @@ def describe(folder: Path) -> dict[str, Any]:
             "exit_code": result.get("exit_code"),
             "verdict": str(result.get("message", "")).partition("\n")[0],
         }
-    if (owner := find_owner(folder)) is None:
+    if (owner := find_owner(folder)) is None and (job := find_queued_job(folder)) is not None:
+        return {**row, "hosts": None, "step": None, **ask_queue(job)}
+    if owner is None:
         return {**row, "state": "died", "hosts": None, "step": None, "verdict": "its supervisor died without a word"}
     if not owner.is_me:
         return {**row, "state": "lives", "hosts": None, "step": None, "verdict": f"of {owner.user}"}
     return {**row, **ask_status(folder)}
+
+
+def ask_queue(job: str) -> dict[str, Any]:
+    from hostmesh.launcher.engines.slurm.queued import describe_queued
+
+    try:
+        state, message = describe_queued(job)
+    except HostmeshError as error:
+        state, message = "queued", f"Slurm job {job}: {error}"
+    return {"state": state, "verdict": message}
 
 
 def ask_status(folder: Path) -> dict[str, Any]:
@@ -96,8 +109,9 @@ def prune(runs: Path, days: float) -> int:
 
 def remove(folder: Path) -> bool:
     """Whether it is gone. Its lock is held meanwhile, so it is no run that lives."""
+    job = find_queued_job(folder)
     lock = hold_run(Run(folder))
-    if lock is None:
+    if lock is None or job is not None and ask_queue(job)["state"] == "queued":
         return False
     with lock:
         shutil.rmtree(folder, ignore_errors=True)

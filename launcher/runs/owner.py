@@ -16,6 +16,7 @@ from hostmesh.launcher.output.run_folder import Run
 
 # Somebody who looks whether the lock is held has it for a moment.
 LOCK_TIMEOUT = 2.0
+NODE = "SLURMD_NODENAME"
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,7 @@ class Owner:
     user: str
     host: str
     detached: bool = False
+    node: str = ""  # what Slurm calls that host, where it runs the launcher
 
     @property
     def is_me(self) -> bool:
@@ -46,7 +48,7 @@ def hold_run(run: Run, detached: bool = False) -> FileIO | None:
             if time.monotonic() > deadline:
                 return None
             time.sleep(0.01)
-        owner = Owner(os.getpid(), os.getuid(), _name_user(), socket.gethostname(), detached)
+        owner = Owner(os.getpid(), os.getuid(), _name_user(), socket.gethostname(), detached, os.environ.get(NODE, ""))
         file.truncate(0)
         file.write(json.dumps(asdict(owner)).encode() + b"\n")
     except OSError:

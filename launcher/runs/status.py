@@ -10,6 +10,7 @@ from typing import Any
 from hostmesh.launcher.runs.client import ask
 from hostmesh.launcher.runs.find import when_begun
 from hostmesh.launcher.runs.owner import find_owner
+from hostmesh.launcher.runs.queued import find_queued_job
 from hostmesh.launcher.runs.reading import read_json
 from hostmesh.launcher.words import count_things
 
@@ -27,6 +28,11 @@ def find_status(folder: Path) -> dict[str, Any]:
     result = read_json(folder / "result.json")
     if find_owner(folder) is not None and not result:
         return {**about, **next(iter(ask(folder, {"ask": "status"})))}
+    if (job := find_queued_job(folder)) is not None:
+        from hostmesh.launcher.engines.slurm.queued import describe_queued
+
+        state, message = describe_queued(job)
+        return {**about, "state": state, "message": message}
     if not result:
         return {**about, "state": "died"}
     return {
@@ -40,7 +46,7 @@ def write_status(status: dict[str, Any]) -> list[str]:
     since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(status["since"]))
     head = f"run {status['run']}: {status['state']}, began {since}"
     logs = f"logs in {status['folder']}/logs/"
-    if status["state"] == "died":
+    if status["state"] == "died" and "message" not in status:
         return [head, "its supervisor died without a word, and its agents have ended its processes", logs]
     if "hosts" not in status:
         return [head, str(status["message"]), logs]

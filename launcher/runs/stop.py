@@ -7,20 +7,26 @@ import sys
 import time
 from pathlib import Path
 
-from hostmesh.launcher.errors import EXIT_INTERRUPTED
+from hostmesh.launcher.errors import EXIT_INTERRUPTED, UsageError
+from hostmesh.launcher.output.run_folder import Run
 from hostmesh.launcher.runs.client import ask, require_owner
 from hostmesh.launcher.runs.owner import is_held
+from hostmesh.launcher.runs.queued import find_job_of, find_queued_job
 from hostmesh.launcher.runs.reading import read_json
 
 LOOK_EVERY = 0.05
+CANCEL_TIMEOUT, ASK_SLURM_EVERY = 30.0, 0.3
 
 
 def stop(folder: Path, now: bool, as_json: bool) -> int:
     """0 once it has ended, however that was."""
     if not is_held(folder) and (folder / "result.json").exists():
         return tell(folder, as_json, "had ended already")
-    ask_to_stop(folder, now)
-    if not as_json:
+    if (queued := find_queued_job(folder)) is not None:
+        cancel(folder, queued)
+    else:
+        ask_to_stop(folder, now)
+    if not as_json and queued is None:
         how = "at once" if now else "in order: a job that can save saves"
         print(f"launch: asked run {folder.name} to stop {how}", file=sys.stderr)
     try:
@@ -33,14 +39,28 @@ def stop(folder: Path, now: bool, as_json: bool) -> int:
 
 
 def ask_to_stop(folder: Path, now: bool) -> None:
-    engine = read_json(folder / "engine.json")
-    if not require_owner(folder).is_here and engine.get("engine") == "slurm":
+    job = find_job_of(folder)
+    if job is not None and not require_owner(folder).is_here:
         from hostmesh.launcher.engines.slurm.stopping import stop_job
 
-        stop_job(engine["job"], now)  # its launcher is on a node, out of reach
+        stop_job(job, now)  # its launcher is on a node
         return
     for _ in ask(folder, {"ask": "stop", "now": now}):
         pass
+
+
+def cancel(folder: Path, job: str) -> None:
+    """A run that waits in Slurm's queue."""
+    from hostmesh.launcher.engines.slurm.queued import close_queued
+    from hostmesh.launcher.engines.slurm.stopping import stop_job
+
+    stop_job(job)
+    deadline = time.monotonic() + CANCEL_TIMEOUT
+    while find_queued_job(folder) is not None:
+        close_queued(Run(folder), job)
+        if time.monotonic() > deadline:
+            raise UsageError(f"Slurm has not taken job {job} out of its queue within {CANCEL_TIMEOUT:g} s")
+        time.sleep(ASK_SLURM_EVERY)
 
 
 def tell(folder: Path, as_json: bool, how: str) -> int:

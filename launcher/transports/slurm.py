@@ -57,6 +57,15 @@ def step_argv(host: Host, command: Sequence[str], overlap: bool = True) -> list[
     ]
 
 
+def relay_step(job: str, node: str, command: Sequence[str]) -> list[str]:
+    """A small step beside those of a job that we are not in."""
+    overlap = ["--overlap"] if has_overlap(ask_version()) else []
+    return [
+        *("srun", f"--jobid={job}", "--nodes=1", "--ntasks=1", f"--nodelist={node}", *overlap, "--mem=0"),
+        *("--mpi=none", "--job-name=hostmesh-ask", "--input=0", "--unbuffered", "--quiet", "--", *command),
+    ]
+
+
 def step_environment(env: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in env.items() if not OPTIONS_IN_ENVIRONMENT.fullmatch(name)}
 

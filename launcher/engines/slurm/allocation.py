@@ -6,6 +6,7 @@ import os
 from typing import Any
 
 from hostmesh.launcher.engines.slurm.commands import ask, ask_job, explain_node
+from hostmesh.launcher.engines.slurm.queued import describe_job
 from hostmesh.launcher.engines.slurm.settings import Slurm
 from hostmesh.launcher.errors import HostmeshError, UsageError
 
@@ -45,7 +46,7 @@ class SlurmEngine:
     def release(self) -> None: ...
 
     def describe(self) -> dict[str, Any]:
-        return {"engine": "slurm", "job": self._job}
+        return describe_job(self._job)
 
     def explain(self, host_name: str) -> str | None:
         try:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from hostmesh.launcher.cluster.model import Cluster
 from hostmesh.launcher.engines.slurm.settings import Slurm
+from hostmesh.launcher.output.run_folder import SUBMITTED
 from hostmesh.worker.identity import EXIT_PREEMPTED
 
 # Slurm's own SIGTERM is for every process of a job; this one stands for one that is for the launcher alone.
@@ -18,7 +19,7 @@ AS_SIGTERM = "USR2"
 # Slurm sends at the end of a job reaches all processes, the launcher too, so the shell only must outlive it. `wait`
 # returns at every signal that is trapped.
 BODY = """
-export PYTHONUNBUFFERED=1
+export PYTHONUNBUFFERED=1 {submitted}={run}
 exit_file={exit_file}.exit
 rm -f "$exit_file"
 warned=
@@ -61,14 +62,19 @@ class Batch:
         return f"{head}\n# Submitted with: {shlex.join(self.argv())}\n{rest}"
 
 
-def make_batch(cluster: Cluster, command: Sequence[str], folder: Path, runs: Path) -> Batch:
-    """`command` is what the allocation's first node runs in the folder; `runs` is where its output goes."""
+def make_batch(cluster: Cluster, command: Sequence[str], folder: Path, runs: Path, run_id: str) -> Batch:
+    """`command` is what the allocation's first node runs in the folder; `runs` is where its output goes, and has the
+    run's folder already."""
     settings = cluster.engine
     assert isinstance(settings, Slurm)
     options = batch_options(settings, cluster)
     files = (folder / runs).absolute() / "slurm"
     body = BODY.format(
-        exit_file=f'{shlex.quote(str(files))}-"$SLURM_JOB_ID"', command=shlex.join(command), as_sigterm=AS_SIGTERM
+        exit_file=f'{shlex.quote(str(files))}-"$SLURM_JOB_ID"',
+        command=shlex.join(command),
+        as_sigterm=AS_SIGTERM,
+        submitted=SUBMITTED,
+        run=run_id,
     )
     requeue = REQUEUE.format(code=EXIT_PREEMPTED) if settings.requeue else ""
     head = "\n".join(["#!/bin/bash", *(f"#SBATCH {option}" for option in options)])

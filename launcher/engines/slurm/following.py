@@ -10,11 +10,12 @@ from typing import IO
 
 from hostmesh.launcher.engines.slurm.batch import AS_SIGTERM
 from hostmesh.launcher.engines.slurm.commands import JobInfo, ask, ask_job, ask_limits
+from hostmesh.launcher.engines.slurm.queued import TERMINATED, exit_code_of, reason_of
 from hostmesh.launcher.engines.slurm.settings import Slurm
 from hostmesh.launcher.engines.slurm.stopping import ask_what_to_do
 from hostmesh.launcher.engines.slurm.submitting import SlurmJob
 from hostmesh.launcher.engines.slurm.tail import Tail
-from hostmesh.launcher.errors import EXIT_HOST_LOST, EXIT_INTERRUPTED, HostmeshError
+from hostmesh.launcher.errors import EXIT_INTERRUPTED, HostmeshError
 
 # Seconds between two looks at the job's files, and between two questions to slurmctld, which serves many.
 LOOK = 0.2
@@ -23,9 +24,6 @@ FIRST_ASK, LONGEST_ASK = 0.5, 10.0
 WIND_UP = 20.0
 # For a launcher in the allocation that was asked to stop; then Slurm ends its job.
 STOP_TIMEOUT = 60.0
-TERMINATED = 128 + signal.SIGTERM
-# Of a job whose launcher left no exit code.
-CODES = {"NODE_FAIL": EXIT_HOST_LOST, "BOOT_FAIL": EXIT_HOST_LOST, "OUT_OF_MEMORY": 128 + signal.SIGKILL}
 NEVER = ("PartitionTimeLimit", "PartitionNodeLimit", "PartitionDown", "PartitionInactive", "QOS", "Assoc", "Bad")
 HANDLED = (signal.SIGINT, signal.SIGTERM)
 
@@ -134,13 +132,14 @@ class Follower:
         info, code = self._info, self._read_exit()
         if code is not None and info.state in ("COMPLETED", "FAILED", "RUNNING", "COMPLETING", "PENDING"):
             return code
-        reason = f", Reason={info.reason}" if info.reason not in ("None", "") else ""
-        self._tell(f"has ended: {info.state}{reason}" + (f" on {info.nodes}" if info.state == "NODE_FAIL" else ""))
+        self._tell(
+            f"has ended: {info.state}{reason_of(info)}" + (f" on {info.nodes}" if info.state == "NODE_FAIL" else "")
+        )
         if self._asked_to_stop is not None:
             return EXIT_INTERRUPTED if self._asked_to_stop == signal.SIGINT else TERMINATED
         if code:
             return code
-        return CODES.get(info.state) or info.exit_code or TERMINATED
+        return exit_code_of(info)
 
     def _read_exit(self) -> int | None:
         try:
@@ -162,7 +161,7 @@ class Follower:
             return
         if number == signal.SIGINT and ask_what_to_do(self._job.id, self._info, self.signals) == "leave":
             self._left = True
-            self._tell(f"goes on without us; its output: {self._job.out}")
+            self._tell(f"goes on without us; launch attach {self._job.run_id} shows it again")
             return
         self._asked_to_stop = number
         if self._info.is_waiting:

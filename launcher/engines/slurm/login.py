@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from hostmesh.launcher.cluster.model import Cluster
+from hostmesh.launcher.detach import tell_how_to_come_back
 from hostmesh.launcher.engines.slurm.allocation import find_job
 from hostmesh.launcher.engines.slurm.following import HANDLED, follow
+from hostmesh.launcher.engines.slurm.queued import close_queued, describe_job
 from hostmesh.launcher.engines.slurm.settings import Slurm
-from hostmesh.launcher.engines.slurm.submitting import plan_batch, submit
+from hostmesh.launcher.engines.slurm.submitting import SlurmJob, plan_batch, submit
+from hostmesh.launcher.output.run_folder import Run
 
 
 def is_login(cluster: Cluster) -> bool:
@@ -28,16 +32,28 @@ def launch_from_login(
         words.remove("--dry-run")  # the first is ours: what a script gets comes after it
     if is_detached:
         words.remove("--detach")
-    batch = plan_batch(cluster, words, runs)
     if dry_run:
-        print(batch.text(), end="")
+        print(plan_batch(cluster, words, runs, "RUN").text(), end="")
         return 0
     # A Ctrl-C must not come between a job and who knows of it; `follow` takes it.
     signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)
-    job = submit(cluster, batch)
+    run, job = submit_run(cluster, words, runs)
     print(f"launch: job {job.id} is submitted to {cluster.engine}; its output: {job.out}", file=sys.stderr)
     if is_detached:
-        print(f"launch: Slurm runs it without this terminal; squeue --job {job.id} tells of it", file=sys.stderr)
-        print(job.id)
+        tell_how_to_come_back(run, "Slurm")
         return 0
-    return follow(job, cluster.engine)
+    code = follow(job, cluster.engine)
+    close_queued(run, job.id)
+    return code
+
+
+def submit_run(cluster: Cluster, words: Sequence[str], runs: Path) -> tuple[Run, SlurmJob]:
+    """The run has its folder from now on, so that it can be asked about, and stopped, while it waits."""
+    run = Run.create(runs)
+    try:
+        job = submit(cluster, plan_batch(cluster, words, runs, run.id), run.id)
+    except BaseException:
+        shutil.rmtree(run.folder, ignore_errors=True)  # nothing will ever be in it
+        raise
+    run.write_json(run.engine, describe_job(job.id))
+    return run, job

@@ -8,6 +8,7 @@ import select
 import sys
 from typing import Literal
 
+from hostmesh.launcher.engines.slurm.batch import AS_SIGTERM
 from hostmesh.launcher.engines.slurm.commands import JobInfo, ask
 from hostmesh.launcher.errors import UsageError
 
@@ -43,8 +44,8 @@ def _read_line(signals: queue.SimpleQueue[int]) -> str:
     return text.decode(errors="replace").strip().lower()
 
 
-def stop_job(job: str, now: bool) -> None:
-    """In order: the launcher in the job hears SIGTERM. At once: Slurm ends all of it."""
-    answer = ask(["scancel", *([] if now else ["--full", "--signal=TERM"]), job])
+def stop_job(job: str, now: bool = True) -> None:
+    """At once: Slurm ends all of it, or takes it out of its queue. In order: the launcher in it hears SIGTERM."""
+    answer = ask(["scancel", *([] if now else ["--batch", f"--signal={AS_SIGTERM}"]), job])
     if answer.code != 0:
         raise UsageError(f"scancel {job}: {answer.complaint}")

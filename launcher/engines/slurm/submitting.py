@@ -20,6 +20,7 @@ class SlurmJob:
 
     id: str
     files: Path
+    run_id: str
 
     @property
     def out(self) -> Path:
@@ -35,23 +36,18 @@ class SlurmJob:
         return self.out.with_suffix(".exit")
 
 
-def plan_batch(cluster: Cluster, argv: Sequence[str], runs: Path) -> Batch:
+def plan_batch(cluster: Cluster, argv: Sequence[str], runs: Path, run_id: str) -> Batch:
     """The same command again, by this launcher's own Python; `argv` are the words after `launch`."""
     command = [sys.executable, "-P", "-m", "hostmesh.launcher", *argv]
-    return make_batch(cluster, command, Path(os.getcwd()), runs)
+    return make_batch(cluster, command, Path(os.getcwd()), runs, run_id)
 
 
-def submit(cluster: Cluster, batch: Batch) -> SlurmJob:
+def submit(cluster: Cluster, batch: Batch, run_id: str) -> SlurmJob:
     """Secrets travel in the environment, as `sbatch --export=ALL` takes it along."""
     if missing := [name for name in cluster.secrets if not os.environ.get(name)]:
         raise UsageError(f"secrets: {', '.join(missing)} not set in the environment of the launcher")
-    try:
-        batch.files.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        where, why = batch.files.parent, error.strerror
-        raise UsageError(f"--runs: found {where}, where no folder can be made ({why})") from None
     answer = ask(batch.argv(), batch.script)
     number = answer.out.strip().partition(";")[0]  # with the cluster's name, where there are several
     if answer.code != 0 or not number.isdecimal():
         raise UsageError(f"Slurm took no job:\n  {answer.complaint}")
-    return SlurmJob(number, batch.files)
+    return SlurmJob(number, batch.files, run_id)
