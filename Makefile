@@ -39,7 +39,7 @@ test-slurm: $(VENV)/test
 
 # On a Kubernetes of our own (as root), or on the one that HOSTMESH_KUBECONFIG names.
 test-kubernetes: $(VENV)/test
-	test -n "$(HOSTMESH_KUBECONFIG)" || docker/kubernetes.sh up
+	test -n "$(HOSTMESH_KUBECONFIG)" || { $(CLUSTER_SCRIPT) image && docker/kubernetes.sh up; }
 	HOSTMESH_KUBERNETES=required $(BIN)/pytest -m kubernetes $(PYTEST)
 
 kubernetes-cluster: $(VENV)/core

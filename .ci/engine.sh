@@ -14,7 +14,8 @@ install_tools() {
     local missing=() pair
     # The client alone is no engine: some machines come with just that.
     for pair in docker:docker.io dockerd:docker.io docker-compose:docker-compose mmdebstrap:mmdebstrap pdsh:pdsh \
-        ssh:openssh-client /usr/sbin/sshd:openssh-server zsh:zsh fish:fish; do
+        ssh:openssh-client /usr/sbin/sshd:openssh-server zsh:zsh fish:fish etcd:etcd-server dpkg-source:dpkg-dev \
+        /usr/lib/go-1.19/bin/go:golang-1.19-go ip:iproute2 iptables:iptables openssl:openssl; do
         command -v "${pair%%:*}" > /dev/null || missing+=("${pair##*:}")
     done
     ((${#missing[@]})) || return 0

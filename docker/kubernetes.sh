@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # A Kubernetes of one node for tests, with an engine of its own: docker/kubernetes.sh COMMAND (as root, on Debian 12)
-#   build   its programs, 1.20 from Debian's sources (once, about 6 minutes of two cores)
+#   build   its programs, 1.20 from Debian's sources (once, about 7 minutes of two cores)
 #   up      build, then start; says which cluster file and KUBECONFIG to use
 #   down    end all that up started, and remove what it wrote
 #   clean   down, then remove the programs as well
-# FOLDER=PATH is where everything goes (docker/.kubernetes). The image hostmesh-host comes from the engine at DOCKER_HOST.
+# PROGRAMS=PATH is where the programs go (~/.cache/hostmesh/kubernetes-1.20.2): they are built once a machine. FOLDER=PATH
+# is where the cluster is (docker/.kubernetes). The image hostmesh-host comes from the engine at DOCKER_HOST.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 folder=${FOLDER:-$here/.kubernetes}
@@ -13,6 +14,7 @@ bridge=hostmesh-k8s
 subnet=10.213.7
 image=hostmesh-host
 release=1.20.2
+built=${PROGRAMS:-${XDG_CACHE_HOME:-$HOME/.cache}/hostmesh/kubernetes-$release}
 programs=(kube-apiserver kube-controller-manager kube-scheduler kubelet)
 patience=90
 
@@ -37,11 +39,11 @@ check_builder() {
 
 # With lists of its own, from where this machine has its packages: most have no source packages among theirs.
 fetch_source() {
-    local apt=$folder/apt from
+    local apt=$built/apt from
     [[ -d $tree ]] && return
     from=$(apt-get indextargets --format '$(REPO_URI) $(RELEASE)' | awk '$2 == "bookworm" { print $1; exit }')
     [[ -n $from ]] || fail "found no Debian bookworm among this machine's package sources, wanted its source packages"
-    mkdir -p "$apt/lists/partial" "$folder/source"
+    mkdir -p "$apt/lists/partial" "$built/source"
     cat > "$apt/debian.sources" << END
 Types: deb-src
 URIs: $from
@@ -52,9 +54,9 @@ END
     local options=(-qq -o Acquire::Retries=3 -o "Dir::Etc::SourceList=$apt/debian.sources" -o Dir::Etc::SourceParts=-
         -o "Dir::State::Lists=$apt/lists" -o APT::Sandbox::User=root)
     apt-get "${options[@]}" update
-    (cd "$folder/source" && apt-get "${options[@]}" source --download-only kubernetes)
+    (cd "$built/source" && apt-get "${options[@]}" source --download-only kubernetes)
     mkdir -p "$(dirname "$tree")"
-    dpkg-source --no-check -x "$folder"/source/kubernetes_*.dsc "$tree.partial"
+    dpkg-source --no-check -x "$built"/source/kubernetes_*.dsc "$tree.partial"
     mv "$tree.partial" "$tree"
 }
 
@@ -67,30 +69,32 @@ generate_models() {
         sed 's#^staging/src/##; s#^vendor/##; s#^\(pkg\|cmd\)#k8s.io/kubernetes/\1#' | sort -u |
         grep -vE 'sample|code-generator|test' |
         sed -E "s#^k8s.io/($own)/#k8s.io/kubernetes/vendor/k8s.io/\1/#" | paste -sd,)
-    go build -o "$folder/openapi-gen" k8s.io/kubernetes/vendor/k8s.io/kube-openapi/cmd/openapi-gen
-    "$folder/openapi-gen" --output-file-base zz_generated.openapi --input-dirs "$packages" \
-        --go-header-file hack/boilerplate/boilerplate.generatego.txt --output-base "$folder/go/src" \
-        --output-package k8s.io/kubernetes/pkg/generated/openapi --report-filename "$folder/violations"
+    go build -o "$built/openapi-gen" k8s.io/kubernetes/vendor/k8s.io/kube-openapi/cmd/openapi-gen
+    "$built/openapi-gen" --output-file-base zz_generated.openapi --input-dirs "$packages" \
+        --go-header-file hack/boilerplate/boilerplate.generatego.txt --output-base "$built/go/src" \
+        --output-package k8s.io/kubernetes/pkg/generated/openapi --report-filename "$built/violations"
 }
 
 build() {
     local program version
-    [[ -f $folder/bin/built ]] && return
+    mkdir -p "$built/bin"
+    exec 9> "$built/lock"
+    flock 9 # another checkout may be building them
+    [[ -f $built/bin/built ]] && return
     check_builder
-    say "building Kubernetes $release (about 6 minutes)"
-    mkdir -p "$folder/bin"
+    say "building Kubernetes $release (about 7 minutes of two cores)"
     fetch_source
     # Modules are off: everything is vendored, and go.mod does not say so.
-    export GO111MODULE=off GOPATH=$folder/go GOCACHE=$folder/cache CGO_ENABLED=0 PATH=/usr/lib/go-1.19/bin:$PATH
+    export GO111MODULE=off GOPATH=$built/go GOCACHE=$built/cache CGO_ENABLED=0 PATH=/usr/lib/go-1.19/bin:$PATH
     cd "$tree"
     generate_models
     version=" -X k8s.io/kubernetes/vendor/k8s.io/component-base/version.git"
     version="${version}Version=v$release${version}Major=1${version}Minor=20"
     for program in "${programs[@]}" kubectl; do
-        go build -ldflags "-s -w $version" -o "$folder/bin/$program" "k8s.io/kubernetes/cmd/$program"
+        go build -ldflags "-s -w $version" -o "$built/bin/$program" "k8s.io/kubernetes/cmd/$program"
     done
-    touch "$folder/bin/built"
-    chmod -R u+w "$folder/go" && rm -rf "$folder/go" "$folder/cache" "$folder/apt" "$folder/source" "$folder/openapi-gen"
+    touch "$built/bin/built"
+    chmod -R u+w "$built/go" && rm -rf "$built/go" "$built/cache" "$built/apt" "$built/source" "$built/openapi-gen"
 }
 
 # Starting. Every program that is started has its process id in a file of its own.
@@ -108,7 +112,7 @@ check_starter() {
 start() {
     local name=$1
     shift
-    nohup "$@" > "$run/$name.log" 2>&1 < /dev/null &
+    nohup "$@" > "$run/$name.log" 2>&1 < /dev/null 9>&- &
     echo $! > "$run/$name.pid"
 }
 
@@ -209,19 +213,19 @@ start_programs() {
     start etcd etcd --data-dir "$run/etcd" --listen-client-urls "http://127.0.0.1:$store" \
         --advertise-client-urls "http://127.0.0.1:$store" --listen-peer-urls "http://127.0.0.1:$peers" \
         --initial-advertise-peer-urls "http://127.0.0.1:$peers" --initial-cluster "default=http://127.0.0.1:$peers"
-    start apiserver "$folder/bin/kube-apiserver" --etcd-servers="http://127.0.0.1:$store" --secure-port="$api" \
+    start apiserver "$built/bin/kube-apiserver" --etcd-servers="http://127.0.0.1:$store" --secure-port="$api" \
         --bind-address=127.0.0.1 --cert-dir="$run/certs" --token-auth-file="$run/tokens.csv" "$gate" \
         --authorization-mode=AlwaysAllow --service-account-key-file="$run/accounts.key" \
         --service-account-signing-key-file="$run/accounts.key" --service-account-issuer=https://local \
         --api-audiences=https://local --service-cluster-ip-range=10.96.0.0/16 --allow-privileged \
         --disable-admission-plugins=ServiceAccount --kubelet-preferred-address-types=Hostname
     await "the API server" kubectl get --raw /readyz
-    start controller-manager "$folder/bin/kube-controller-manager" --kubeconfig="$run/kubeconfig" "$gate" \
+    start controller-manager "$built/bin/kube-controller-manager" --kubeconfig="$run/kubeconfig" "$gate" \
         --service-account-private-key-file="$run/accounts.key" --leader-elect=false --port=0 --secure-port=0
-    start scheduler "$folder/bin/kube-scheduler" --kubeconfig="$run/kubeconfig" --leader-elect=false --port=0 \
+    start scheduler "$built/bin/kube-scheduler" --kubeconfig="$run/kubeconfig" --leader-elect=false --port=0 \
         --secure-port=0
     # The API server finds the node by its name, which has to resolve.
-    start kubelet "$folder/bin/kubelet" --kubeconfig="$run/kubeconfig" --hostname-override=localhost \
+    start kubelet "$built/bin/kubelet" --kubeconfig="$run/kubeconfig" --hostname-override=localhost \
         --docker-endpoint="unix://$run/engine/socket" --container-runtime=docker --network-plugin= \
         --pod-infra-container-image=hostmesh-pause --root-dir="$run/kubelet" --cert-dir="$run/kubelet-certs" \
         --port="$kubelet" --healthz-port=0 --read-only-port=0 --cgroup-driver=cgroupfs --fail-swap-on=false \
@@ -233,17 +237,18 @@ start_programs() {
 up() {
     build
     check_starter
-    export KUBECONFIG=$run/kubeconfig PATH=$folder/bin:$PATH
+    export KUBECONFIG=$run/kubeconfig PATH=$built/bin:$PATH
     if [[ -d $run ]] && kubectl get --raw /readyz > /dev/null 2>&1; then
         say "it is up already"
     else
         down > /dev/null
         mkdir -p -m 700 "$run"
+        ln -s "$built/bin" "$run/bin"
         start_engine
         start_programs
         say "one node is up. Next:"
     fi
-    echo "    export KUBECONFIG=$run/kubeconfig PATH=$folder/bin:\$PATH"
+    echo "    export KUBECONFIG=$run/kubeconfig PATH=$built/bin:\$PATH"
     echo "    launch --hosts $run/cluster.yaml"
 }
 
@@ -278,15 +283,15 @@ down() {
     while iptables --delete FORWARD --in-interface "$bridge" --out-interface "$bridge" --jump ACCEPT 2> /dev/null; do :; done
     ip link delete "$bridge" 2> /dev/null || true
     rm -rf --one-file-system "$run"
-    say "it is down; the programs stay in $folder/bin (docker/kubernetes.sh clean removes them)"
+    say "it is down; the programs stay in $built/bin (docker/kubernetes.sh clean removes them)"
 }
 
 clean() {
     down
-    rm -rf --one-file-system "$folder"
+    rm -rf --one-file-system "$folder" "$built"
 }
 
-tree=$folder/go/src/k8s.io/kubernetes
+tree=$built/go/src/k8s.io/kubernetes
 case ${1:-} in
     build | up | down | clean) "$1" ;;
     *) fail "wanted build, up, down or clean, found '${1:-}'" ;;

@@ -17,11 +17,12 @@ SCRIPT = REPO / "docker" / "kubernetes.sh"
 FOLDER = REPO / "docker" / ".kubernetes"
 IMAGE = os.environ.get("HOSTMESH_POD_IMAGE", "hostmesh-host")
 CONTAINER = {"name": "host", "image": IMAGE, "imagePullPolicy": os.environ.get("HOSTMESH_PULL", "Never")}
+LEASE = 15
 
 
 class KubernetesCluster:
     def __init__(self, kubeconfig: str) -> None:
-        self.env = {"KUBECONFIG": kubeconfig, "PATH": f"{FOLDER / 'bin'}:{os.environ['PATH']}"}
+        self.env = {"KUBECONFIG": kubeconfig, "PATH": f"{FOLDER / 'run' / 'bin'}:{os.environ['PATH']}"}
 
     def kubectl(self, *args: str) -> str:
         done = subprocess.run(
@@ -42,7 +43,7 @@ class KubernetesCluster:
             "workdir": "~/job",
             "sync": {"exclude": ["stderr-*"]},
             "env": {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": 2},
-            "lease": 15,
+            "lease": LEASE,
         }
         path = folder / "cluster.yaml"
         path.write_text(yaml.safe_dump(settings))

@@ -80,6 +80,10 @@ class SlurmCluster:
         hosts = {"slurm": {"nodes": 3, "time": "0:10:00", **(slurm or {})}}
         self.write("cluster.yaml", yaml.safe_dump({"hosts": hosts, **SETTINGS, **changes}))
 
+    def launch(self, *args: str) -> str:
+        """A command for a run, such as status, to its end."""
+        return self.shell(f"PYTHONPATH=/repo/src PYTHONDONTWRITEBYTECODE=1 {LAUNCH} {shlex.join(args)} 2>&1 || true")
+
     def start(self, *args: str, below: str = "", env: str = "") -> Launcher:
         return Launcher(self, *args, below=below, env=env)
 

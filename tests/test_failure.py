@@ -233,6 +233,18 @@ def test_a_segmentation_fault_shows_where(launch: Launch, script: Script) -> Non
     assert 'script.py", line 3 in poke' in told
 
 
+def test_a_request_for_stacks_does_not_kill_a_process_on_its_way_out(launch: Launch, script: Script) -> None:
+    """At its end Python itself undoes what faulthandler has registered, as is done here."""
+    done = launch("--local", "1", script(
+        "import faulthandler, os, sys\n"
+        "from hostmesh.worker.identity import DUMP_SIGNAL\n"
+        "assert faulthandler.unregister(DUMP_SIGNAL)\n"
+        "os.kill(os.getpid(), DUMP_SIGNAL)\n"
+        "sys.exit(7)"
+    ))  # fmt: skip
+    assert done.returncode == 7, done.stderr
+
+
 def test_a_failed_command_shows_its_last_lines(launch: Launch) -> None:
     done = launch("--local", "2", "--", "sh", "-c", "echo one; echo the reason >&2; exit 4")
     assert done.returncode == 4

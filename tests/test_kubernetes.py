@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import yaml
-from conftest import HANGS, LAUNCH, Launch, Script, Start, await_true, busyness, clean_env
+from conftest import HANGS, LAUNCH, Launch, Script, Start, await_true, busyness, clean_env, processes_of
 
 from hostmesh.launcher.cluster.file import read_cluster
 from hostmesh.launcher.cluster.model import Cluster, Kubernetes
@@ -154,6 +154,17 @@ def test_a_request_to_stop_while_waiting_deletes_what_was_made(
         launcher.kill()
         launcher.communicate()
     assert kubernetes.objects == []
+
+
+def test_a_killed_launchers_pods_are_deleted(
+    kubernetes: FakeKubernetes, start: Start, script: Script, tmp_path: Path
+) -> None:
+    run = start("--hosts", write(tmp_path), script("print('up', flush=True)\nimport time\ntime.sleep(600)"))
+    await_true(lambda: run.stderr.count("] up") == 2, 60, "both processes")
+    assert kubernetes.objects
+    run.launcher.kill()
+    await_true(lambda: not kubernetes.objects, 10, "the pods are deleted")
+    await_true(lambda: not processes_of(run.id), 30, "no process is left")
 
 
 def test_a_deleted_pod_is_a_lost_host_with_the_engines_word(

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from conftest import REPO, Launch, LiveRun, Script, Start, await_true
 from docker_cluster import TALKING
-from kubernetes_cluster import KubernetesCluster, find_cluster  # noqa: F401
+from kubernetes_cluster import LEASE, KubernetesCluster, find_cluster  # noqa: F401
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(300)]
 
@@ -49,6 +49,14 @@ def assert_nothing_left(kubernetes: KubernetesCluster, run_id: str, since: float
     while left := kubernetes.left_of(run_id):
         assert time.monotonic() - since < within, f"left {within:g} s later: {left}"
         time.sleep(0.2)
+
+
+def children_of(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def command_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
 
 
 def summary_of(run: LiveRun) -> dict[str, Any]:
@@ -112,11 +120,20 @@ def test_a_pod_without_memory_is_told_to_be(kubernetes: KubernetesCluster, begin
     assert_nothing_left(kubernetes, run.id, time.monotonic())
 
 
-def test_a_killed_launcher_leaves_no_running_pod(kubernetes: KubernetesCluster, begin: Begin) -> None:
-    """Its lease is 15 s. Finished pods go with their owner where the cluster keeps its deadline; 1.20 does not."""
+def test_a_killed_launcher_leaves_nothing(kubernetes: KubernetesCluster, begin: Begin) -> None:
     run = begin(TALKING)
     os.kill(run.launcher.pid, signal.SIGKILL)
-    await_true(lambda: not kubernetes.running(run.id), 15 + SOON, "no pod that runs")
+    assert_nothing_left(kubernetes, run.id, time.monotonic())
+
+
+def test_pods_that_nothing_holds_any_more_end_by_themselves(kubernetes: KubernetesCluster, begin: Begin) -> None:
+    """As when the launcher's whole machine goes. Finished pods go with their owner where the cluster keeps its
+    deadline; 1.20 does not."""
+    run = begin(TALKING)
+    [reaper] = [pid for pid in children_of(run.launcher.pid) if "hostmesh-reaper" in command_of(pid)]
+    os.kill(reaper, signal.SIGKILL)
+    os.kill(run.launcher.pid, signal.SIGKILL)
+    await_true(lambda: not kubernetes.running(run.id), LEASE + SOON, "no pod that runs")
     kubernetes.kubectl("delete", "jobs,pods", f"--selector=hostmesh/run={run.id}", "--wait=false")
     assert_nothing_left(kubernetes, run.id, time.monotonic())
 

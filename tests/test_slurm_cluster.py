@@ -135,19 +135,11 @@ LIMIT = {"time": "0:03:00", "warning": 60}
 
 
 @pytest.mark.timeout(500)
-def test_a_time_limit_saves_and_ends_with_75(slurm: SlurmCluster) -> None:
-    slurm.write_file(LIMIT, lease=10)
-    run = slurm.start(*LONG)
-    assert run.wait(200) == 75, run.said
-    assert "saved at step" in run.said
-    assert_nothing_left(slurm, time.monotonic())
-
-
-@pytest.mark.timeout(500)
-def test_a_job_that_is_requeued_goes_on_from_its_save(slurm: SlurmCluster) -> None:
+def test_a_time_limit_saves_and_the_job_that_is_requeued_goes_on(slurm: SlurmCluster) -> None:
     slurm.write_file({**LIMIT, "requeue": True}, lease=10)
     run = slurm.start(*LONG)
     run.await_text("is queued again", timeout=200)
+    assert run.result["exit_code"] == 75 and "saved at step" in run.said
     run.await_text("going on after step", timeout=150)
     run.signal("INT")
     assert run.wait(60) == 130, run.said
@@ -191,6 +183,36 @@ def test_ctrl_c_stops_the_job_in_order(slurm: SlurmCluster) -> None:
     assert run.wait(30) == 130, run.said
     assert_nothing_left(slurm, at, 12)
     assert "Ctrl-C" in run.said
+
+
+# Runs without a terminal.
+
+
+def test_a_detached_run_answers_on_the_login_node(slurm: SlurmCluster) -> None:
+    """Its launcher is on another node than the one that asks."""
+    slurm.exec("node-0", "scontrol", "update", "NodeName=node-0", "State=DRAIN", "Reason=test")
+    slurm.write_file({"nodes": 2})
+    slurm.write("script.py", STUBBORN)
+    assert slurm.start("--detach", "script.py").wait() == 0
+    run = slurm.read("out").strip()
+    await_true(lambda: slurm.launch("stacks", run).count("script.py") >= 2, 60, "both processes are up")
+    told = json.loads(slurm.launch("status", run, "--json"))
+    assert told["state"] == "running" and [each["host"] for each in told["hosts"]] == ["node-1", "node-2"]
+    assert slurm.launch("exec", run, "--", "hostname").splitlines() == ["[node-1] node-1", "[node-2] node-2"]
+    at = time.monotonic()
+    assert "has ended: stopped by SIGTERM" in slurm.launch("stop", run, "--now")
+    assert_nothing_left(slurm, at)
+
+
+def test_a_run_in_the_queue_is_listed_and_stopped(slurm: SlurmCluster) -> None:
+    slurm.write_file()
+    slurm.shell("sbatch --nodes=3 --exclusive --time=5 --wrap 'sleep 300'")
+    await_true(lambda: "RUNNING" in slurm.jobs(), 20, "a full partition")
+    assert slurm.start("--detach", "--", "true").wait() == 0
+    run = slurm.read("out").strip()
+    assert f"{run}" in slurm.launch("runs") and "PENDING" in slurm.launch("status", run)
+    assert "before the run began: CANCELLED" in slurm.launch("stop", run)
+    assert "PENDING" not in slurm.jobs()
 
 
 # Jobs that do not start.

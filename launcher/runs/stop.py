@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hostmesh.launcher.errors import EXIT_INTERRUPTED, UsageError
 from hostmesh.launcher.output.run_folder import Run
-from hostmesh.launcher.runs.client import ask, require_owner
+from hostmesh.launcher.runs.client import NoAnswer, ask
 from hostmesh.launcher.runs.owner import is_held
 from hostmesh.launcher.runs.queued import find_job_of, find_queued_job
 from hostmesh.launcher.runs.reading import read_json
@@ -39,14 +39,17 @@ def stop(folder: Path, now: bool, as_json: bool) -> int:
 
 
 def ask_to_stop(folder: Path, now: bool) -> None:
-    job = find_job_of(folder)
-    if job is not None and not require_owner(folder).is_here:
+    """A run in a Slurm job that cannot be asked is Slurm's to stop."""
+    try:
+        for _ in ask(folder, {"ask": "stop", "now": now}):
+            pass
+    except NoAnswer:
+        job = find_job_of(folder)
+        if job is None or not is_held(folder):
+            raise
         from hostmesh.launcher.engines.slurm.stopping import stop_job
 
-        stop_job(job, now)  # its launcher is on a node
-        return
-    for _ in ask(folder, {"ask": "stop", "now": now}):
-        pass
+        stop_job(job, now)
 
 
 def cancel(folder: Path, job: str) -> None:

@@ -68,6 +68,8 @@ def _say_hello() -> None:
     """Let the agent ask for stacks: before this, the signal would kill the process."""
     faulthandler.enable()
     if path := os.environ.get(STACKS_FILE):
+        # What was set before is set again when Python itself ends: a request that comes then must not kill.
+        signal.signal(DUMP_SIGNAL, signal.SIG_IGN)
         # Every dump is appended, so that the agent can empty the file before it asks for one.
         faulthandler.register(DUMP_SIGNAL, file=open(path, "ab", buffering=0), all_threads=True)  # noqa: SIM115
     RECORDER.open()

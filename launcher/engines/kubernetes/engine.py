@@ -24,6 +24,7 @@ from hostmesh.launcher.engines.kubernetes.pods import (
     number_of,
     tell_waiting,
 )
+from hostmesh.launcher.engines.kubernetes.reaper import Reaper
 from hostmesh.launcher.errors import HostmeshError, Unreachable, UsageError
 from hostmesh.launcher.words import count_things
 
@@ -40,7 +41,7 @@ class KubernetesEngine:
     def __init__(self, settings: Kubernetes, run_id: str, lease: float, note: Note) -> None:
         self._settings, self._run_id, self._lease, self._note = settings, run_id, lease, note
         self._kubectl = Kubectl(settings)
-        self._asked = False
+        self._reaper: Reaper | None = None  # since something was asked for
         self._told = ""
         self._is_over = threading.Event()
         self._names: dict[int, str] = {}
@@ -75,21 +76,28 @@ class KubernetesEngine:
     def release(self) -> None:
         """All that has the run's label."""
         self._is_over.set()
-        if not self._asked:
+        if self._reaper is None:
             return
-        kinds = "jobsets.jobset.x-k8s.io" if self._settings.kind == "jobset" else "jobs,services,pods"
-        what = ("delete", kinds, f"--selector={RUN_LABEL}={self._run_id}", "--wait=false", "--ignore-not-found")
         try:
-            self._kubectl.run(*what, timeout=RELEASE_TIMEOUT)
+            self._kubectl.run(*self._delete_all, timeout=RELEASE_TIMEOUT)
         except HostmeshError as error:
-            by_hand = " ".join(self._kubectl.argv(*what))
+            by_hand = " ".join(self._kubectl.argv(*self._delete_all))
             self._note(f"launch: what the run made is not deleted ({error}); do it yourself: {by_hand}")
+        self._reaper.dismiss()
+
+    @property
+    def _delete_all(self) -> list[str]:
+        kinds = "jobsets.jobset.x-k8s.io" if self._settings.kind == "jobset" else "jobs,services,pods"
+        return ["delete", kinds, f"--selector={RUN_LABEL}={self._run_id}", "--wait=false", "--ignore-not-found"]
 
     # Asking.
 
     def _ask(self, deadline: float) -> None:
         """A quota may be used up by others for a while."""
-        self._asked = True
+        try:
+            self._reaper = Reaper(self._kubectl.argv(*self._delete_all))
+        except OSError as error:
+            raise Unreachable(f"Kubernetes: no process can be started here: {error.strerror}") from None
         first, *others = make_manifests(self._settings, self._run_id, self._lease)
         owner = self._create(first, deadline)
         if self._settings.kind == "pods":
