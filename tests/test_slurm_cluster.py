@@ -19,7 +19,7 @@ import signal, subprocess
 for number in (signal.SIGTERM, signal.SIGINT): signal.signal(number, signal.SIG_IGN)
 subprocess.Popen(["sleep", "1000"], start_new_session=True)
 print("up", flush=True)
-signal.pause()
+while True: signal.pause()  # a request for stacks ends one
 """
 JOB = ("--batch-size", "96", "--seed", "7")
 LONG = (*JOB, "--steps", "100000", "--checkpoint-dir", "saved")
