@@ -173,7 +173,8 @@ start_engine() {
         --add-runtime "hostmesh=$run/runtime" --default-runtime hostmesh
     await "the Docker engine" own_docker version
     docker save "$image" | own_docker load > /dev/null
-    printf 'FROM %s\nCMD ["sleep", "infinity"]\n' "$image" | own_docker build --quiet --tag hostmesh-pause - > /dev/null
+    # As the first process of its container it hears SIGTERM only if it asks to.
+    printf 'FROM %s\nCMD ["sh", "-c", "trap exit TERM; sleep infinity & wait"]\n' "$image" | own_docker build --quiet --tag hostmesh-pause - > /dev/null
 }
 
 write_configs() {

@@ -54,9 +54,6 @@ class KubernetesCluster:
         items: list[dict[str, Any]] = json.loads(found)["items"]
         return items
 
-    def left_of(self, run_id: str) -> list[str]:
-        return [f"{each['kind']} {each['metadata']['name']}" for each in self.find(run_id)]
-
     def running(self, run_id: str) -> list[str]:
         pods = self.find(run_id, "pods")
         return [pod["metadata"]["name"] for pod in pods if pod["status"].get("phase") in ("Running", "Pending")]

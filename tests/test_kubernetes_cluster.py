@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import REPO, Launch, LiveRun, Script, Start, await_true
+from conftest import REPO, Launch, LiveRun, Script, Start, await_true, busyness
 from docker_cluster import TALKING
 from kubernetes_cluster import LEASE, KubernetesCluster, find_cluster  # noqa: F401
 
@@ -45,10 +45,27 @@ def begin(kubernetes: KubernetesCluster, start: Start, script: Script, tmp_path:
     return run
 
 
-def assert_nothing_left(kubernetes: KubernetesCluster, run_id: str, since: float, within: float = SOON) -> None:
-    while left := kubernetes.left_of(run_id):
-        assert time.monotonic() - since < within, f"left {within:g} s later: {left}"
+def assert_nothing_left(kubernetes: KubernetesCluster, run_id: str, since: float) -> None:
+    """A kubelet takes up to ten seconds more to tell that a pod that was deleted, and whose containers have ended, is
+    gone."""
+    while left := [name_of(each) for each in kubernetes.find(run_id) if not has_ended(each)]:
+        assert time.monotonic() - since < SOON * busyness(), f"left {SOON * busyness():.0f} s later: {left}"
         time.sleep(0.2)
+    await_true(lambda: not kubernetes.find(run_id), 30, "no object of the run")
+
+
+def name_of(found: dict[str, Any]) -> str:
+    return f"{found['kind']} {found['metadata']['name']}"
+
+
+def has_ended(found: dict[str, Any]) -> bool:
+    """A pod that is being deleted, and runs nothing any more."""
+    states = [each["state"] for each in found["status"].get("containerStatuses", ())]
+    return (
+        bool(found["metadata"].get("deletionTimestamp"))
+        and bool(states)
+        and not any("running" in each for each in states)
+    )
 
 
 def children_of(pid: int) -> list[int]:
