@@ -94,9 +94,10 @@ $(VENV)/core: $(VENV)/python pyproject.toml constraints.txt
 	$(PIP) --editable .
 	touch $@
 
-$(VENV)/test: $(VENV)/core
+# All at once: what core has is part of it, and every call of pip resolves and builds anew.
+$(VENV)/test: $(VENV)/python pyproject.toml constraints.txt
 	$(PIP) --editable '.[test,dev,$(SYSTEMS)]'
-	touch $@
+	touch $(VENV)/core $@
 
 $(VENV)/benchmark: $(VENV)/core
 	$(PIP) --editable '.[$(SYSTEMS)]'

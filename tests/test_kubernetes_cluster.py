@@ -51,7 +51,6 @@ def assert_nothing_left(kubernetes: KubernetesCluster, run_id: str, since: float
     while left := [name_of(each) for each in kubernetes.find(run_id) if not has_ended(each)]:
         assert time.monotonic() - since < SOON * busyness(), f"left {SOON * busyness():.0f} s later: {left}"
         time.sleep(0.2)
-    await_true(lambda: not kubernetes.find(run_id), 30, "no object of the run")
 
 
 def name_of(found: dict[str, Any]) -> str:
@@ -107,6 +106,18 @@ def test_an_unmodified_script_that_calls_initialize_runs(
         assert f"process {process} of {PODS}: the sum over 8 devices is 28" in done.stdout
 
 
+def test_a_run_on_pods_answers_and_is_stopped_from_another_terminal(
+    kubernetes: KubernetesCluster, begin: Begin, launch: Launch
+) -> None:
+    run = begin(TALKING)
+    names = sorted(launch("exec", run.id, "--", "hostname", env=kubernetes.env).stdout.splitlines())
+    assert names == [f"[pod-{number}] hostmesh-{run.id}-{number}" for number in range(PODS)]
+    told = json.loads(launch("stacks", run.id, "--json").stdout)
+    assert [each["host"] for each in told["processes"]] == [f"pod-{number}" for number in range(PODS)]
+    assert launch("stop", run.id, "--now").returncode == 0
+    assert_nothing_left(kubernetes, run.id, time.monotonic())
+
+
 # Faults.
 
 
@@ -141,6 +152,7 @@ def test_a_killed_launcher_leaves_nothing(kubernetes: KubernetesCluster, begin: 
     run = begin(TALKING)
     os.kill(run.launcher.pid, signal.SIGKILL)
     assert_nothing_left(kubernetes, run.id, time.monotonic())
+    await_true(lambda: not kubernetes.find(run.id), 30, "no object of the run")
 
 
 def test_pods_that_nothing_holds_any_more_end_by_themselves(kubernetes: KubernetesCluster, begin: Begin) -> None:
