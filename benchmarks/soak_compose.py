@@ -29,7 +29,7 @@ JOB = ["--batch-size", "48", "--checkpoint-every", "20", "--seed", "7", "--memor
 # Seconds that a host is silent: longer than its lease.
 SILENT = 9.0
 CUT = "ip -4 rule add pref 0 blackhole"
-MEND = "ip -4 rule del pref 0"
+MEND = "ip -4 rule del pref 0 blackhole"  # the other one of this preference is that for local addresses
 
 Act = Callable[[DockerCluster, Watched, random.Random], None]
 
