@@ -5,15 +5,16 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hostmesh import __version__
-from hostmesh.launcher.cluster.file import read_cluster
-from hostmesh.launcher.cluster.local import local_cluster
-from hostmesh.launcher.cluster.model import Cluster, HangTimeout
 from hostmesh.launcher.errors import EXIT_INTERRUPTED, HostmeshError, UsageError
 from hostmesh.launcher.options import USAGE_HINT, build_check_parser, build_parser, parse, parse_check
+
+# Cluster files are read by functions that import what reads them: a question about a run is answered sooner without.
+if TYPE_CHECKING:
+    from hostmesh.launcher.cluster.model import Cluster
 
 OF_RUNS = ("runs", "status", "attach", "logs", "stop", "stacks", "exec")
 
@@ -64,6 +65,11 @@ def pick_cluster(options: argparse.Namespace, devices: int | None = None) -> Clu
         raise UsageError("found both --hosts and --local, wanted one of them")
     if options.hosts is None and options.local is None:
         raise UsageError(f"wanted --hosts FILE or --local N\n{USAGE_HINT}")
+    from dataclasses import replace
+
+    from hostmesh.launcher.cluster.file import read_cluster
+    from hostmesh.launcher.cluster.local import local_cluster
+
     cluster = (
         read_cluster(options.hosts, devices) if options.hosts is not None else local_cluster(options.local, devices)
     )
@@ -74,6 +80,10 @@ def pick_cluster(options: argparse.Namespace, devices: int | None = None) -> Clu
 
 def override(cluster: Cluster, options: argparse.Namespace) -> Cluster:
     """The cluster with what the command line sets instead of the file."""
+    from dataclasses import replace
+
+    from hostmesh.launcher.cluster.model import HangTimeout
+
     keep_going = options.keep_going or cluster.keep_going
     restarts = cluster.restarts if options.restarts is None else options.restarts
     going_on = replace(cluster, restarts=restarts)

@@ -138,6 +138,7 @@ def test_a_read_only_runs_folder(open_folder: Path) -> None:
     become_somebody = "os.setuid(65534)" if os.getuid() == 0 else "pass"
     code = (
         "import os, sys\nfrom hostmesh.launcher import cli, launch, start\n"
+        "from hostmesh.launcher.cluster import file, local\n"
         f"cli.build_parser()\n{become_somebody}\nsys.exit(cli.launch(sys.argv[1:]))\n"
     )
     command = [sys.executable, "-P", "-c", code, "--runs", str(runs), "--local", "2", str(script)]
