@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,24 +23,32 @@ ALIGNMENT = 64
 
 @dataclass(frozen=True, eq=False)
 class Buffer:
-    """Memory, and the array interface by which NumPy sees its aligned part."""
+    """Memory, and the array interface by which NumPy sees its aligned part.
 
-    memory: NDArray[np.uint8]
+    `number` is by which a data process knows it, where the memory is shared with such.
+    """
+
+    memory: Any
     interface: dict[str, Any]
+    number: int | None = None
 
     @classmethod
-    def allocate(cls, size: int) -> Buffer:
-        memory = np.empty(size + ALIGNMENT, np.uint8)
+    def of(cls, memory: NDArray[np.uint8], size: int, owner: Any = None, number: int | None = None) -> Buffer:
         address: int = memory.__array_interface__["data"][0]
         start = address + -address % ALIGNMENT
-        return cls(memory, {"version": 3, "typestr": "|u1", "shape": (size,), "data": (start, False)})
+        interface = {"version": 3, "typestr": "|u1", "shape": (size,), "data": (start, False)}
+        return cls(memory if owner is None else owner, interface, number)
+
+
+def allocate_private(size: int) -> Buffer:
+    return Buffer.of(np.empty(size + ALIGNMENT, np.uint8), size)
 
 
 class FreeList:
     """The buffers of one size, free and in use. Every change is one operation that no other thread can interrupt."""
 
-    def __init__(self, max_buffers: int) -> None:
-        self._max_buffers = max_buffers
+    def __init__(self, max_buffers: int, allocate: Callable[[int], Buffer]) -> None:
+        self._max_buffers, self._allocate = max_buffers, allocate
         self._free: list[Buffer] = []
         self._in_use: set[Buffer] = set()
 
@@ -48,7 +56,7 @@ class FreeList:
         try:
             buffer = self._free.pop()
         except IndexError:
-            buffer = Buffer.allocate(size)
+            buffer = self._allocate(size)
         self._in_use.add(buffer)
         return buffer
 
@@ -84,16 +92,21 @@ class BufferPool:
     it: fresh memory costs more than the copy, because the system has to clear it first.
     """
 
-    def __init__(self, max_buffers: int) -> None:
+    def __init__(self, max_buffers: int, allocate: Callable[[int], Buffer] = allocate_private) -> None:
         """Keeps at most so many buffers of each size, including those in use."""
-        self._free_lists: defaultdict[int, FreeList] = defaultdict(lambda: FreeList(max_buffers))
+        self._free_lists: defaultdict[int, FreeList] = defaultdict(lambda: FreeList(max_buffers, allocate))
 
     def copy(self, array: NDArray[Any]) -> NDArray[Any]:
-        free_list = self._free_lists[array.nbytes]
-        leased = np.asarray(Lease(free_list.acquire(array.nbytes), free_list))
-        copied = np.ndarray(array.shape, array.dtype, leased)
+        copied, _ = self.empty(array.shape, array.dtype, array.nbytes)
         np.copyto(copied, array)
         return copied
+
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any], size: int) -> tuple[NDArray[Any], Buffer]:
+        """An array of that many bytes whose values are still to be written, and the buffer that it lies in."""
+        free_list = self._free_lists[size]
+        buffer = free_list.acquire(size)
+        leased = np.asarray(Lease(buffer, free_list))
+        return np.ndarray(shape, dtype, leased), buffer
 
 
 def assemble(aval: Any, sharding: Sharding, shards: Sequence[NDArray[Any]], devices: Sequence[Any]) -> jax.Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 
 from hostmesh.worker.audit.used import Own, find_own_rows, place_own_rows
 from hostmesh.worker.errors import DataError, error_context
-from hostmesh.worker.loading.buffers import BufferPool, assemble
+from hostmesh.worker.loading.buffers import Buffer, BufferPool, allocate_private, assemble
 from hostmesh.worker.loading.shardings import even_sharding, row_sharding
 from hostmesh.worker.loading.structure import Structure
 from hostmesh.worker.placement import Index, Placement
@@ -66,8 +67,18 @@ class Layout:
     The rows to read follow from the shardings alone; the structure of the arrays is known from the first block.
     """
 
-    def __init__(self, shardings: Any, batch_size: int, loading: str, with_mask: bool, ahead: int) -> None:
-        """`shardings` is one sharding or a tree of them; `ahead` is how many batches are made ahead."""
+    def __init__(
+        self,
+        shardings: Any,
+        batch_size: int,
+        loading: str,
+        with_mask: bool,
+        ahead: int,
+        allocate: Callable[[int], Buffer] = allocate_private,
+    ) -> None:
+        """`shardings` is one sharding or a tree of them; `ahead` is how many batches are made ahead; `allocate` gives
+        memory for their rows."""
+        self._allocate = allocate
         self._shardings, self._batch_size, self._with_mask = shardings, batch_size, with_mask
         wanted = jax.tree_util.tree_leaves(shardings)
         for sharding in wanted:
@@ -98,7 +109,7 @@ class Layout:
     def flatten(self, blocks: Sequence[Any], masks: Sequence[NDArray[np.bool_]]) -> list[list[NDArray[Any]]]:
         """The arrays of each row set's block, copied; the first call fixes their structure."""
         if self._with_mask:
-            blocks = [_masked(block, mask) for block, mask in zip(blocks, masks, strict=True)]
+            blocks = [add_mask(block, mask) for block, mask in zip(blocks, masks, strict=True)]
         if self.structure is None:
             with self._structure_lock:
                 if self.structure is None:
@@ -109,6 +120,18 @@ class Layout:
             for block, row_set in zip(blocks, self.row_sets, strict=True)
         ]
         return [[pool.copy(array) for pool, array in zip(self._pools, arrays, strict=True)] for arrays in flat]
+
+    def allocate(self) -> list[list[tuple[NDArray[Any], Buffer]]]:
+        """For each row set the arrays of a batch, whose rows are still to be written, and the buffers they lie in."""
+        assert self.structure is not None
+        fields = list(zip(self._pools, self.structure.shapes, self.structure.dtypes, strict=True))
+        return [
+            [
+                pool.empty((rows, *shape), dtype, rows * math.prod(shape) * dtype.itemsize)
+                for pool, shape, dtype in fields
+            ]
+            for rows in (len(row_set.rows) for row_set in self.row_sets)
+        ]
 
     def assemble(self, by_row_set: Sequence[Sequence[NDArray[Any]]]) -> list[jax.Array]:
         """Global arrays, without communication."""
@@ -133,7 +156,7 @@ class Layout:
         if self._spread is not None:
             size = self._batch_size
             self._reshard = jax.jit(lambda arrays: [array[:size] for array in arrays], out_shardings=targets)
-        self._pools = [BufferPool(self._max_buffers) for _ in targets]
+        self._pools = [BufferPool(self._max_buffers, self._allocate) for _ in targets]
         self.structure = structure
 
     def _targets(self, structure: Structure) -> list[Sharding]:
@@ -194,7 +217,7 @@ def make_leaf(row_sets: Sequence[RowSet], sharding: Sharding, shape: tuple[int, 
     return Leaf(jax.core.ShapedArray(shape, dtype), sharding, where)
 
 
-def _masked(block: Any, mask: NDArray[np.bool_]) -> dict[str, Any]:
+def add_mask(block: Any, mask: NDArray[np.bool_]) -> dict[str, Any]:
     if not isinstance(block, dict) or MASK in block:
         found = f"one with the field {MASK}" if isinstance(block, dict) else f"a {type(block).__name__}"
         raise DataError(f"tail='pad' adds the field {MASK!r} to a dict of arrays; found {found}: change it in `map`")

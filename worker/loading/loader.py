@@ -21,12 +21,18 @@ from hostmesh.worker.loading.choices import STRATEGIES, require_batches, require
 from hostmesh.worker.loading.layout import Layout
 from hostmesh.worker.loading.order import Order
 from hostmesh.worker.loading.prefetch import ReadAhead
-from hostmesh.worker.loading.reader import Collate, Map, SourceReader, Transforms
+from hostmesh.worker.loading.reader import SourceReader
 from hostmesh.worker.loading.schedule import Schedule, check_step
 from hostmesh.worker.loading.shardings import describe_sharding, make_shardings
 from hostmesh.worker.loading.source_rows import SourceRows
+from hostmesh.worker.loading.waiting import Waiting
 from hostmesh.worker.process.coordination import require_same, share_failure
 from hostmesh.worker.process.freed_memory import keep_freed_memory
+from hostmesh.worker.reading.choice import choose_workers
+from hostmesh.worker.reading.data_processes import ProcessReader
+from hostmesh.worker.reading.spread import SpreadReading
+from hostmesh.worker.reading.transforms import Collate, Map, Transforms
+from hostmesh.worker.reading.trial import TriedReader
 from hostmesh.worker.recording.recorder import RECORDER
 from hostmesh.worker.sources import as_source
 from hostmesh.worker.streams.reader import StreamReader
@@ -38,6 +44,7 @@ from hostmesh.worker.verify.comparison import Comparison
 # The arrays of a batch, whether this process has another one after it, and which records it used.
 HostBatch: TypeAlias = tuple[list[list[NDArray[Any]]], bool, Used]
 DeviceBatch: TypeAlias = tuple[list[jax.Array], bool, Used]
+Reader: TypeAlias = SourceReader | TriedReader | ProcessReader | StreamReader
 
 
 class Loader:
@@ -57,6 +64,9 @@ class Loader:
     - `tail`: `carry`, the remainder of an epoch begins the next; `pad`, with a boolean `mask`; or `drop`. The records
       that are in no batch are counted by `loader.left_out`.
     - `prefetch`: how many batches a thread reads ahead; `device_prefetch`: how many it puts on the devices ahead.
+    - `workers`: how many threads read, collate and map the records of a source; by default as many as this process has
+      cores, if that is safe and faster; 0 is one thread. `processes`: so many processes do it instead, for work in pure
+      Python; `workers="processes"` is one for each core.
     - `verify`: compare all of the data between processes, not only a few records, in a thread beside training.
     """
 
@@ -77,17 +87,20 @@ class Loader:
         tail: str = "carry",
         prefetch: int = 2,
         device_prefetch: int = 1,
+        workers: int | str | None = None,
+        processes: int = 0,
         verify: bool = True,
     ) -> None:
         require_joined("make a loader")
         self.step = 0
-        self.waited = 0.0  # seconds in which the next batch was not there yet
+        self._waiting = Waiting()
         self._batches: ReadAhead[HostBatch, DeviceBatch] | None = None
         self._is_structure_checked = self._ended = False
         with share_failure("make a loader"):
             require_choice("loading", loading, STRATEGIES)
             require_batches("prefetch", prefetch)
             require_batches("device_prefetch", device_prefetch)
+            choice = choose_workers(workers, processes)
             if identity_of_itself() is not None:
                 keep_freed_memory()  # in a process that `launch` started; any other may have its own ideas
             self.source = as_source(source)
@@ -104,7 +117,9 @@ class Loader:
                 order = Order(len(self.source), seed, shuffle)
                 self._rows = SourceRows(self.source, self.schedule, order, transforms)
             self._total = self._rows.total
-            self._layout = Layout(shardings, batch_size, loading, tail == "pad", prefetch + device_prefetch)
+            self._spread = SpreadReading(self.source.name, choice)
+            ahead = prefetch + device_prefetch + self._spread.extra
+            self._layout = Layout(shardings, batch_size, loading, tail == "pad", ahead, self._spread.allocate)
             self.data_spec = self._rows.describe()
             content = self._rows.find_content(self.data_spec) if verify else None
             self._comparison = Comparison(self.source.name, content)
@@ -118,6 +133,16 @@ class Loader:
     @property
     def batch_size(self) -> int:
         return self.schedule.batch_size
+
+    @property
+    def waited(self) -> float:
+        """Seconds in which the next batch was not there yet."""
+        return self._waiting.total
+
+    @property
+    def waited_for(self) -> dict[str, float]:
+        """Those seconds by what the loader was at: `reading` records, `mapping` them, their `transfer` to devices."""
+        return self._waiting.by_cause()
 
     def __len__(self) -> int:
         """Steps in total."""
@@ -167,7 +192,7 @@ class Loader:
             self._comparison.finish()
             raise StopIteration
         arrays, has_next, self._used = batches.take()
-        self.waited += time.perf_counter() - began
+        self._waiting.note_wait(time.perf_counter() - began)
         if not self._is_structure_checked:
             self._check_structure()
         self._rows.note_taken(has_next)
@@ -206,11 +231,18 @@ class Loader:
 
     def _begin(self) -> ReadAhead[HostBatch, DeviceBatch]:
         RECORDER.name_source(self.source.name)
-        reader = self._rows.reader(self._layout.row_sets, self.step, sum(self._tiers))
+        reader = self._open_reader()
         steps = count(self.step) if self._total is None else iter(range(self.step, self._total))
-        self._batches = _read_ahead(reader, self._layout, steps, *self._tiers)
+        self._batches = _read_ahead(reader, self._layout, self._waiting, steps, *self._tiers)
         self._closer = weakref.finalize(self, _close, self._batches, reader)
         return self._batches
+
+    def _open_reader(self) -> Reader:
+        ahead = sum(self._tiers)
+        reader = self._rows.reader(self._layout.row_sets, self.step, ahead)
+        if isinstance(reader, StreamReader):
+            return reader  # a stream comes in order, through one thread
+        return self._spread.reader(reader, self._layout, ahead, self._total)
 
     def _begin_account(self) -> Deliveries:
         rows = to_runs(self._layout.claim_rows())
@@ -224,14 +256,15 @@ class Loader:
 
 
 def _read_ahead(
-    reader: SourceReader | StreamReader, layout: Layout, steps: Iterator[int], prefetch: int, device_prefetch: int
+    reader: Reader, layout: Layout, waiting: Waiting, steps: Iterator[int], prefetch: int, device_prefetch: int
 ) -> ReadAhead[HostBatch, DeviceBatch]:
     """Its thread knows the reader and the layout, but not the loader: a loader that nobody uses any more can end."""
 
     def read(step: int) -> HostBatch:
         rows = reader.read(step)
+        waiting.note_read(rows.spent)
         try:
-            arrays = layout.flatten(rows.blocks, rows.masks)
+            arrays = layout.flatten(rows.blocks, rows.masks) if rows.arrays is None else rows.arrays
         except Exception as error:
             raise as_data_error(f"step {step}", error) from error
         if tampering.change_rows is not None:
@@ -239,11 +272,14 @@ def _read_ahead(
         return arrays, rows.has_next, rows.used
 
     def transfer(batch: HostBatch) -> DeviceBatch:
-        return layout.assemble(batch[0]), batch[1], batch[2]
+        began = time.perf_counter()
+        arrays = layout.assemble(batch[0])
+        waiting.note_transfer(time.perf_counter() - began)
+        return arrays, batch[1], batch[2]
 
     return ReadAhead(read, transfer, steps, prefetch, device_prefetch)
 
 
-def _close(batches: ReadAhead[HostBatch, DeviceBatch], reader: SourceReader | StreamReader) -> None:
+def _close(batches: ReadAhead[HostBatch, DeviceBatch], reader: Reader) -> None:
     batches.close()
     reader.close()

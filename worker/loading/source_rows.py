@@ -11,8 +11,10 @@ from numpy.typing import NDArray
 
 from hostmesh.worker.loading.layout import RowSet
 from hostmesh.worker.loading.order import Order
-from hostmesh.worker.loading.reader import SourceReader, Transforms
+from hostmesh.worker.loading.reader import SourceReader
 from hostmesh.worker.loading.schedule import Schedule
+from hostmesh.worker.reading.row_reader import RowReader
+from hostmesh.worker.reading.transforms import Transforms
 from hostmesh.worker.sources import Source
 from hostmesh.worker.streams.state import LoaderState
 from hostmesh.worker.verify.content import Content
@@ -60,7 +62,7 @@ class SourceRows:
 
     def reader(self, row_sets: Sequence[RowSet], step: int, ahead: int) -> SourceReader:
         """A reader of any step, so it needs to know neither the first one nor how many are read ahead."""
-        return SourceReader(self.source, self.order, self.schedule, self._transforms, row_sets)
+        return SourceReader(RowReader(self.source, self._transforms), self.order, self.schedule, row_sets)
 
     def has_next(self) -> bool:
         """True up to the last step, which the total tells."""

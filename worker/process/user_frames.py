@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sysconfig
 import traceback
-from types import TracebackType
+from types import FrameType, TracebackType
 
 LIBRARIES = (
     "<frozen ",  # importlib's and runpy's own frames
@@ -20,6 +20,16 @@ def find_user_frame(trace: TracebackType | None) -> str | None:
     frames = traceback.extract_tb(trace)
     own = [frame for frame in frames if not is_library(frame.filename) and not frame.filename.startswith(OURS)]
     return describe_frame(own[-1].filename, own[-1].lineno, own[-1].name) if own else None
+
+
+def find_running_frame(frame: FrameType | None) -> str | None:
+    """`train.py:12 in prepare`: the innermost frame of a stack that is neither a library's nor ours."""
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if not is_library(file) and not file.startswith(OURS) and file != "<string>":
+            return describe_frame(file, frame.f_lineno, frame.f_code.co_name)
+        frame = frame.f_back
+    return None
 
 
 def is_library(file: str) -> bool:

@@ -1,6 +1,6 @@
 """The record that a process keeps of what it does, as bytes in a file that its agent reads; stdlib only, Python 3.9.
 
-It is 64 integers of 8 bytes and two texts. The process writes it without a system call, so it can be read even when
+It is 64 integers of 8 bytes and three texts. The process writes it without a system call, so it can be read even when
 the process is stuck in native code, and it stays when the process has ended.
 """
 
@@ -9,12 +9,13 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import NamedTuple
 
-VERSION = 1
+VERSION = 2
 MAGIC = 0x686D0000 + VERSION
 INTEGERS = 64
 NAME_AT, NAME_SIZE = 8 * INTEGERS, 128
 SOURCE_AT, SOURCE_SIZE = NAME_AT + NAME_SIZE, 384
-SIZE = SOURCE_AT + SOURCE_SIZE
+PLACE_AT, PLACE_SIZE = SOURCE_AT + SOURCE_SIZE, 128
+SIZE = PLACE_AT + PLACE_SIZE
 
 
 class Slot(IntEnum):
@@ -61,6 +62,7 @@ class Record(NamedTuple):
     read_row: int
     read_since: int
     source: str
+    read_place: str
 
 
 def parse_record(data: bytes) -> Record | None:
@@ -84,6 +86,7 @@ def parse_record(data: bytes) -> Record | None:
         read_row=slots[Slot.READ_ROW],
         read_since=slots[Slot.READ_SINCE],
         source=_text(data, SOURCE_AT, SOURCE_SIZE),
+        read_place=_text(data, PLACE_AT, PLACE_SIZE),
     )
 
 

@@ -104,6 +104,10 @@ class Recorder:
         slots = self._slots
         slots[READ_STEP], slots[READ_ROW], slots[READ_SINCE] = step, row, monotonic_ns()
 
+    def note_place(self, place: str) -> None:
+        """The line of the user's code where a data process is that this one waits for."""
+        self._write_text(place, record.PLACE_AT, record.PLACE_SIZE)
+
     def name_source(self, name: str) -> None:
         self._write_text(name, record.SOURCE_AT, record.SOURCE_SIZE)
 

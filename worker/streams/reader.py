@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from hostmesh.worker.errors import error_context
 from hostmesh.worker.loading.layout import RowSet
-from hostmesh.worker.loading.reader import StepRows, Transforms
+from hostmesh.worker.loading.reader import StepRows
 from hostmesh.worker.loading.rows import Block, stack_records, take_rows
+from hostmesh.worker.reading.transforms import Transforms
 from hostmesh.worker.streams.shard import BlockReader, RecordReader, ShardReader, join_blocks
 from hostmesh.worker.streams.skipping import SkipProgress
 from hostmesh.worker.streams.stream import Stream

@@ -11,9 +11,9 @@ from jax.sharding import Sharding
 
 from hostmesh.worker.errors import DataError, DisagreementError
 from hostmesh.worker.loading.layout import RowSet
-from hostmesh.worker.loading.reader import Transforms
 from hostmesh.worker.loading.schedule import Schedule
 from hostmesh.worker.process.coordination import exchange, name_processes, share_failure
+from hostmesh.worker.reading.transforms import Transforms
 from hostmesh.worker.streams.has_next import GlobalHasNext
 from hostmesh.worker.streams.reader import StreamReader
 from hostmesh.worker.streams.state import LoaderState, drop_large_positions, split_state

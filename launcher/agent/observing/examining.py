@@ -73,5 +73,6 @@ class Examining:
         }
         record = process.record.read()
         if record is not None and record.read_since:
-            found["reading"] = {"step": record.read_step, "row": record.read_row, "source": record.source}
+            reading = {"step": record.read_step, "row": record.read_row, "source": record.source}
+            found["reading"] = {**reading, "place": record.read_place}
         return found

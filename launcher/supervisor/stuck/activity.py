@@ -147,14 +147,16 @@ def _find_outside(known: Evidence, place: str, at: str) -> tuple[Doing, str, str
 
 def _find_loading(known: Evidence, place: str) -> tuple[Doing, str, str]:
     reading = known.found.get("reading")
-    frame = known.stacks.reading
-    at = f" at {frame}" if frame is not None else ""
+    frame = str(known.stacks.reading or "")
     if not isinstance(reading, dict):
+        at = f" at {frame}" if frame else ""
         return Doing.LOADING, f"is loading step {known.progress.step + 1}{at}", place
+    frame = frame or str(reading.get("place") or "")  # of a data process, whose stacks are not here
+    at = f" at {frame}" if frame else ""
     # The reader counts steps from 0, and may be ahead of the step that is waited for.
     step = int(as_number(reading.get("step")) or 0) + 1
     what = f"step {step} from {reading.get('source') or 'its source'} (record {reading.get('row')})"
-    return Doing.LOADING, f"is loading {what}{at}", str(frame) if frame is not None else place
+    return Doing.LOADING, f"is loading {what}{at}", frame or place
 
 
 def _name_file(found: dict[str, Any]) -> str:

@@ -1,0 +1,226 @@
+"""Data processes: each is asked by a thread of its owner for one piece after another."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+from typing import Any
+
+import hostmesh
+from hostmesh.worker.errors import DataError
+from hostmesh.worker.identity import FACTS_SOCKET, PROCESS_ID, RECORD_FILE, STACKS_FILE
+from hostmesh.worker.loading.layout import MASK, Layout
+from hostmesh.worker.loading.reader import SourceReader, StepRows
+from hostmesh.worker.reading.arrays import Fields, named_leaves
+from hostmesh.worker.reading.messages import Begin, Done, Fill, receive, send
+from hostmesh.worker.reading.parallel import ParallelReader
+from hostmesh.worker.reading.pieces import Piece
+from hostmesh.worker.reading.row_reader import RowReader, Spent
+from hostmesh.worker.reading.shared_memory import SharedMemory
+from hostmesh.worker.reading.shipping import Packed, pack
+from hostmesh.worker.reading.threads import FillingThreads
+from hostmesh.worker.recording.recorder import RECORDER
+
+# What would make a child take itself for the process that it reads for.
+NOT_INHERITED = (PROCESS_ID, FACTS_SOCKET, RECORD_FILE, STACKS_FILE)
+# A child computes with one thread, as there is one child for each core; and it never takes an accelerator.
+CHILD_ENV = {"JAX_PLATFORMS": "cpu"}
+ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+CODE = (
+    "import sys; sys.path.insert(0, sys.argv[1]); from hostmesh.worker.reading.data_process import main; main({}, {})"
+)
+# Seconds after which a child that has not answered is asked where it is.
+ASK_AFTER, ASK_TIMEOUT = 5.0, 1.0
+ENDING_TIMEOUT = 1.0
+
+
+class DataProcesses(FillingThreads):
+    """Started together, and each served by a thread."""
+
+    def __init__(self, rows: RowReader, memory: SharedMemory, count: int) -> None:
+        packed = pack(rows, f"{rows.source.name} with its map and collate")
+        try:
+            self._children = [DataProcess(number, rows.source.name, packed, memory) for number in range(count)]
+        finally:
+            packed.close()
+        super().__init__([child.fill for child in self._children])
+
+    def close(self) -> None:
+        super().close()
+        for child in self._children:
+            child.hang_up()
+        for child in self._children:
+            child.end()
+
+
+class DataProcess:
+    def __init__(self, number: int, source: str, packed: Packed, memory: SharedMemory) -> None:
+        self._name, self._memory = f"data process {number}", memory
+        self._source = source
+        self._known: set[int] = set()  # segments that the child has mapped
+        self._is_ready = self._is_closed = False
+        self._work, work = socket.socketpair()
+        self._life, life = socket.socketpair()
+        with work, life:
+            self._child = start_child(work.fileno(), life.fileno())
+        begin = Begin(list(sys.path), os.getcwd(), packed.data, packed.sizes)
+        try:
+            send(self._work, begin, [packed.file])
+        except OSError:
+            pass  # it is gone already, which the first answer will tell
+
+    def fill(self, piece: Piece) -> Spent:
+        order, files = self._order(piece)
+        try:
+            if not self._is_ready:
+                self._await_answer(piece)
+                self._is_ready = True
+            send(self._work, order, files)
+        except OSError:
+            raise self._explain_end(piece) from None
+        self._known |= {number for number, _ in order.new}
+        spent = self._await_answer(piece).spent
+        if piece.mask is not None:
+            piece.outs[mask_at(piece)][:] = piece.mask
+        return spent
+
+    def hang_up(self) -> None:
+        """It ends by itself, as it does when its owner dies."""
+        self._is_closed = True
+        for link in (self._work, self._life):
+            try:
+                link.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+
+    def end(self) -> None:
+        try:
+            self._child.wait(ENDING_TIMEOUT)
+        except subprocess.TimeoutExpired:
+            self._child.kill()
+            self._child.wait()
+        self._work.close()
+        self._life.close()
+
+    def _order(self, piece: Piece) -> tuple[Fill, list[int]]:
+        fields, arrays = without_mask(piece)
+        segments = [buffer.number for _, buffer in arrays]
+        new = [self._memory.segment(number) for number in segments if number is not None and number not in self._known]
+        gone = sorted(self._known - self._memory.numbers())
+        self._known.difference_update(gone)
+        order = Fill(
+            piece.chunk,
+            piece.first,
+            len(piece.arrays[0][0]),
+            fields,
+            [number for number in segments if number is not None],
+            [(segment.number, segment.size) for segment in new],
+            gone,
+        )
+        return order, [segment.file for segment in new]
+
+    def _await_answer(self, piece: Piece) -> Done:
+        while not select.select([self._work], [], [], ASK_AFTER)[0]:
+            RECORDER.note_place(self._ask_place())
+        received = receive(self._work)
+        if received is None:
+            raise self._explain_end(piece)
+        answer = received[0]
+        assert isinstance(answer, Done)
+        if answer.problem is not None:
+            raise DataError(answer.problem)
+        return answer
+
+    def _ask_place(self) -> str:
+        """Where in the user's code it is; nothing where it does not say."""
+        try:
+            self._life.sendall(b"?")
+            if select.select([self._life], [], [], ASK_TIMEOUT)[0]:
+                return self._life.recv(256).decode("utf-8", "replace").strip()
+        except OSError:
+            pass
+        return ""
+
+    def _explain_end(self, piece: Piece) -> DataError:
+        if self._is_closed:
+            return DataError(f"{self._name} was ended with its loader")
+        chunk = piece.chunk
+        try:
+            code = self._child.wait(ENDING_TIMEOUT)
+            how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        except subprocess.TimeoutExpired:
+            how = "does not answer"
+        hint = ": is there too little memory?" if self._child.returncode == -signal.SIGKILL else ""
+        what = f"records {chunk.ids[0]} to {chunk.ids[-1]}" if len(chunk.ids) > 1 else f"record {chunk.ids[0]}"
+        return DataError(
+            f"step {chunk.step}: {self._name} (pid {self._child.pid}) {how} at {what} of {self._source}{hint}"
+        )
+
+
+def start_child(work: int, life: int) -> subprocess.Popen[bytes]:
+    env = {name: value for name, value in os.environ.items() if name not in NOT_INHERITED}
+    for name in ONE_THREAD:
+        env.setdefault(name, "1")
+    package = os.path.dirname(next(iter(hostmesh.__path__)))
+    return subprocess.Popen(
+        [sys.executable, "-c", CODE.format(work, life), package],
+        env={**env, **CHILD_ENV},
+        stdin=subprocess.DEVNULL,
+        pass_fds=(work, life),
+    )
+
+
+def mask_at(piece: Piece) -> int:
+    structure = piece.step.structure
+    return structure.names.index(MASK)
+
+
+def without_mask(piece: Piece) -> tuple[Fields, list[Any]]:
+    """A child does not know of the mask: the owner writes it."""
+    fields, arrays = piece.step.structure.fields, piece.arrays
+    if piece.mask is None:
+        return fields, arrays
+    at = mask_at(piece)
+    rest = [number for number in range(len(fields.names)) if number != at]
+    kept = Fields(
+        tuple(fields.names[number] for number in rest),
+        tuple(fields.shapes[number] for number in rest),
+        tuple(fields.dtypes[number] for number in rest),
+        fields.device_dtypes,
+    )
+    return kept, [arrays[number] for number in rest]
+
+
+class ProcessReader:
+    """Reads the first step itself, by which the structure is known, while the data processes start; then they read."""
+
+    def __init__(
+        self, serial: SourceReader, layout: Layout, processes: DataProcesses, ahead: int, total: int | None
+    ) -> None:
+        self._serial, self._layout = serial, layout
+        self._parallel = ParallelReader(serial, layout, processes, ahead, total)
+
+    def read(self, step: int) -> StepRows:
+        if self._layout.structure is not None:
+            return self._parallel.read(step)
+        rows = self._serial.read(step)
+        require_plain(rows.blocks[0])
+        return rows
+
+    def close(self) -> None:
+        self._serial.close()
+        self._parallel.close()
+
+
+def require_plain(block: Any) -> None:
+    """A data process takes blocks apart without jax, so it knows no containers but Python's own."""
+    import jax
+
+    leaves = jax.tree_util.tree_leaves(block)
+    own = [leaf for _, leaf in named_leaves(block)]
+    if len(leaves) != len(own) or any(a is not b for a, b in zip(leaves, own, strict=True)):
+        raise DataError(f"processes= wants rows made of dicts, tuples and lists; found a {type(block).__name__}")

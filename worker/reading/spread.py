@@ -1,0 +1,42 @@
+"""Chooses who reads the steps of a source: one thread, several, or data processes."""
+
+from __future__ import annotations
+
+from hostmesh.worker.loading.buffers import allocate_private
+from hostmesh.worker.loading.layout import Layout
+from hostmesh.worker.loading.reader import SourceReader
+from hostmesh.worker.reading.choice import WorkerChoice
+from hostmesh.worker.reading.data_processes import DataProcesses, ProcessReader
+from hostmesh.worker.reading.parallel import ParallelReader, RowFiller
+from hostmesh.worker.reading.shared_memory import SharedMemory
+from hostmesh.worker.reading.threads import FillingThreads
+from hostmesh.worker.reading.trial import Trial, TriedReader
+
+
+class SpreadReading:
+    """Of one loader; its readers come and go."""
+
+    def __init__(self, name: str, choice: WorkerChoice) -> None:
+        self._choice = choice
+        self._trial = Trial(name, choice.is_asked)
+        self._memory = SharedMemory() if choice.processes else None
+        self.allocate = allocate_private if self._memory is None else self._memory.allocate
+
+    @property
+    def extra(self) -> int:
+        """Batches that are begun beside those that are read ahead."""
+        return 1 if self._choice.threads or self._choice.processes else 0
+
+    def reader(
+        self, serial: SourceReader, layout: Layout, ahead: int, total: int | None
+    ) -> SourceReader | TriedReader | ProcessReader:
+        """`ahead` is how many batches may be read ahead; with none, no step is begun before it is asked for."""
+        begun = min(self.extra, ahead)
+        if self._memory is not None:
+            processes = DataProcesses(serial.rows, self._memory, self._choice.processes)
+            return ProcessReader(serial, layout, processes, begun, total)
+        if self._choice.threads:
+            fill = RowFiller(serial.rows)
+            threads = FillingThreads([fill] * self._choice.threads)
+            return TriedReader(self._trial, serial, ParallelReader(serial, layout, threads, begun, total), layout)
+        return serial

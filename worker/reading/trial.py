@@ -1,0 +1,158 @@
+"""Whether several threads may read a source, and whether that is faster: tried out on the first steps of a loader."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import Enum, auto
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hostmesh.worker.errors import DataError
+from hostmesh.worker.loading.layout import Layout
+from hostmesh.worker.loading.reader import SourceReader, StepRows
+from hostmesh.worker.loading.rows import leaves
+from hostmesh.worker.reading.parallel import ParallelReader
+
+Arrays = list[list[NDArray[Any]]]
+
+# Several threads are tried where a step takes one thread longer than this: handing out pieces costs some 0.3 ms.
+WORTH = 2e-3
+MEASURED = 3  # steps that one thread reads before
+MIN_GAIN = 1.15
+TRIES, STEPS_BETWEEN = 3, 50
+# Threads that take turns so often meet in every piece of code that is not made for several.
+SHORT_TURN = 1e-5
+
+UNSAFE = (
+    "rows that several threads read at once differ from those that one reads: `map`, `collate` or the source keeps"
+    " something between calls (a buffer, an open file), or a row depends on the other rows of its block"
+)
+VARIES = "rows differ each time they are read (`map` should use `rng`), so it cannot be checked"
+
+
+class Verdict(Enum):
+    OPEN = auto()
+    ONE_THREAD = auto()
+    SEVERAL = auto()
+
+
+class Trial:
+    """Of one loader; it outlives its readers. `is_asked` is for a number of threads that the user asked for: then only
+    wrong rows stand against it."""
+
+    def __init__(self, name: str, is_asked: bool) -> None:
+        self.verdict = Verdict.OPEN
+        self._name, self._is_asked = name, is_asked
+        self._times: list[float] = []
+        self._is_safe = False
+        self._tries_left, self._next_try = TRIES, MEASURED
+
+    def read(self, step: int, serial: SourceReader, parallel: ParallelReader, layout: Layout) -> StepRows:
+        """A step as one thread reads it. Where it is time for that, several read it too."""
+        began = perf_counter()
+        rows = serial.read(step)
+        arrays = layout.flatten(rows.blocks, rows.masks)
+        took = perf_counter() - began
+        self._times = [*self._times[-2:], took]
+        self._next_try -= 1
+        if self._is_asked or (self._next_try < 0 and min(self._times) > WORTH):
+            self._try(step, arrays, serial, parallel, layout)
+        return StepRows([], [], used=rows.used, arrays=arrays, spent=rows.spent)
+
+    def _try(self, step: int, arrays: Arrays, serial: SourceReader, parallel: ParallelReader, layout: Layout) -> None:
+        if not self._is_safe:
+            self._check(step, arrays, serial, parallel, layout)
+        elif self._measure(step, parallel) * MIN_GAIN < min(self._times):
+            self.verdict = Verdict.SEVERAL
+        else:
+            self._tries_left, self._next_try = self._tries_left - 1, STEPS_BETWEEN
+            self.verdict = Verdict.OPEN if self._tries_left else Verdict.ONE_THREAD
+
+    def _check(self, step: int, arrays: Arrays, serial: SourceReader, parallel: ParallelReader, layout: Layout) -> None:
+        problem = find_problem(step, arrays, serial, parallel)
+        self._is_safe = problem is None
+        if problem is None:
+            self.verdict = Verdict.SEVERAL if self._is_asked else Verdict.OPEN
+            return
+        again = serial.read(step)
+        if not are_equal(arrays, layout.flatten(again.blocks, again.masks)):
+            problem = VARIES
+        if self._is_asked and problem is not VARIES:
+            raise DataError(f"step {step}: {self._name}: {problem}; wanted workers=0, or processes=N")
+        self.verdict = Verdict.SEVERAL if self._is_asked else Verdict.ONE_THREAD
+        if not self._is_asked:
+            print(f"{self._name} is read by one thread: {problem}; workers=0 says so", file=sys.stderr, flush=True)
+
+    def _measure(self, step: int, parallel: ParallelReader) -> float:
+        began = perf_counter()
+        parallel.read_alone(step)
+        return perf_counter() - began
+
+
+class TriedReader:
+    """Reads with one thread until several are known to be safe and faster, and then with several."""
+
+    def __init__(self, trial: Trial, serial: SourceReader, parallel: ParallelReader, layout: Layout) -> None:
+        self._trial, self._serial, self._parallel, self._layout = trial, serial, parallel, layout
+
+    def read(self, step: int) -> StepRows:
+        if self._trial.verdict is Verdict.ONE_THREAD:
+            return self._serial.read(step)
+        if self._trial.verdict is Verdict.SEVERAL and self._layout.structure is not None:
+            return self._parallel.read(step)
+        if self._layout.structure is None:  # the first step, by which it will be known
+            return self._serial.read(step)
+        return self._trial.read(step, self._serial, self._parallel, self._layout)
+
+    def close(self) -> None:
+        self._serial.close()
+        self._parallel.close()
+
+
+def find_problem(step: int, arrays: Arrays, serial: SourceReader, parallel: ParallelReader) -> str | None:
+    """Why several threads must not read what one thread has read as these arrays; None where nothing is known."""
+    if returns_same_memory(serial, step):
+        return UNSAFE
+    try:
+        with short_turns():
+            found = parallel.read_alone(step).arrays
+    except DataError as error:
+        return f"{UNSAFE} ({error})"
+    assert found is not None
+    return None if are_equal(arrays, found) else UNSAFE
+
+
+def returns_same_memory(serial: SourceReader, step: int) -> bool:
+    """Whether a second read changes what a first one returned."""
+    chunk = serial.plan(step).chunks[0]
+    middle = len(chunk.ids) // 2
+    if not middle:
+        return False
+    first = [np.asarray(leaf) for _, leaf in leaves(serial.rows.read(chunk.part(0, middle))[0])]
+    before = [array.copy() for array in first]
+    serial.rows.read(chunk.part(middle, len(chunk.ids)))
+    return not are_equal([before], [first])
+
+
+@contextmanager
+def short_turns() -> Iterator[None]:
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(SHORT_TURN)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
+
+
+def are_equal(some: Arrays, others: Arrays) -> bool:
+    """Byte by byte: numbers that are no numbers are equal to themselves here."""
+    return all(
+        one.tobytes() == other.tobytes()
+        for pair in zip(some, others, strict=True)
+        for one, other in zip(*pair, strict=True)
+    )
