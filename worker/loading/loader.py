@@ -15,13 +15,12 @@ from numpy.typing import NDArray
 from hostmesh.worker.audit.deliveries import Deliveries, is_wanted
 from hostmesh.worker.audit.used import NOTHING, Used, to_runs
 from hostmesh.worker.distributed import identity_of_itself, require_joined
-from hostmesh.worker.errors import as_data_error
 from hostmesh.worker.loading import tampering
 from hostmesh.worker.loading.choices import STRATEGIES, require_batches, require_choice
 from hostmesh.worker.loading.layout import Layout
 from hostmesh.worker.loading.order import Order
 from hostmesh.worker.loading.prefetch import ReadAhead
-from hostmesh.worker.loading.reader import SourceReader
+from hostmesh.worker.loading.reader import SourceReader, place_rows
 from hostmesh.worker.loading.schedule import Schedule, check_step
 from hostmesh.worker.loading.shardings import describe_sharding, make_shardings
 from hostmesh.worker.loading.source_rows import SourceRows
@@ -263,10 +262,7 @@ def _read_ahead(
     def read(step: int) -> HostBatch:
         rows = reader.read(step)
         waiting.note_read(rows.spent)
-        try:
-            arrays = layout.flatten(rows.blocks, rows.masks) if rows.arrays is None else rows.arrays
-        except Exception as error:
-            raise as_data_error(f"step {step}", error) from error
+        arrays = place_rows(rows, layout, step)
         if tampering.change_rows is not None:
             tampering.change_rows(step, arrays)
         return arrays, rows.has_next, rows.used

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hostmesh.worker.audit.used import NOTHING, Used, take_own
-from hostmesh.worker.loading.layout import RowSet
+from hostmesh.worker.errors import as_data_error
+from hostmesh.worker.loading.layout import Layout, RowSet
 from hostmesh.worker.loading.order import Order
 from hostmesh.worker.loading.rows import Block
 from hostmesh.worker.loading.schedule import Schedule
@@ -33,6 +34,16 @@ class StepRows:
     used: Used = field(default_factory=lambda: NOTHING)
     arrays: list[list[NDArray[Any]]] | None = None
     spent: Spent = Spent(0.0, 0.0)
+
+
+def place_rows(rows: StepRows, layout: Layout, step: int) -> list[list[NDArray[Any]]]:
+    """In the memory of a batch; the first step of a loader fixes the structure of all."""
+    if rows.arrays is not None:
+        return rows.arrays
+    try:
+        return layout.flatten(rows.blocks, rows.masks)
+    except Exception as error:
+        raise as_data_error(f"step {step}", error) from error
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from hostmesh.worker.errors import DataError
 from hostmesh.worker.loading.layout import Layout
-from hostmesh.worker.loading.reader import SourceReader, StepRows
+from hostmesh.worker.loading.reader import SourceReader, StepRows, place_rows
 from hostmesh.worker.loading.rows import leaves
 from hostmesh.worker.reading.parallel import ParallelReader
 
@@ -22,7 +22,7 @@ Arrays = list[list[NDArray[Any]]]
 
 # Several threads are tried where a step takes one thread longer than this: handing out pieces costs some 0.3 ms.
 WORTH = 2e-3
-MEASURED = 3  # steps that one thread reads before
+MEASURED = 3  # steps by one thread, and then by several
 MIN_GAIN = 1.15
 TRIES, STEPS_BETWEEN = 3, 50
 # Threads that take turns so often meet in every piece of code that is not made for several.
@@ -48,30 +48,30 @@ class Trial:
     def __init__(self, name: str, is_asked: bool) -> None:
         self.verdict = Verdict.OPEN
         self._name, self._is_asked = name, is_asked
-        self._times: list[float] = []
         self._is_safe = False
-        self._tries_left, self._next_try = TRIES, MEASURED
+        self._tries_left, self._rest = TRIES, 0  # steps until the next try
+        self._one: list[float] = []  # seconds that steps took, by one thread
+        self._several: list[float] = []
 
     def read(self, step: int, serial: SourceReader, parallel: ParallelReader, layout: Layout) -> StepRows:
-        """A step as one thread reads it. Where it is time for that, several read it too."""
+        """A step, by one thread or by several, whose times are compared."""
         began = perf_counter()
+        if self._is_safe and self._is_time:
+            rows = parallel.read_alone(step)
+            self._several.append(perf_counter() - began)
+            self._compare()
+            return rows
         rows = serial.read(step)
-        arrays = layout.flatten(rows.blocks, rows.masks)
-        took = perf_counter() - began
-        self._times = [*self._times[-2:], took]
-        self._next_try -= 1
-        if self._is_asked or (self._next_try < 0 and min(self._times) > WORTH):
-            self._try(step, arrays, serial, parallel, layout)
+        arrays = place_rows(rows, layout, step)
+        self._one = [*self._one[1 - MEASURED :], perf_counter() - began]
+        self._rest -= 1
+        if not self._is_safe and (self._is_asked or self._is_time):
+            self._check(step, arrays, serial, parallel, layout)
         return StepRows([], [], used=rows.used, arrays=arrays, spent=rows.spent)
 
-    def _try(self, step: int, arrays: Arrays, serial: SourceReader, parallel: ParallelReader, layout: Layout) -> None:
-        if not self._is_safe:
-            self._check(step, arrays, serial, parallel, layout)
-        elif self._measure(step, parallel) * MIN_GAIN < min(self._times):
-            self.verdict = Verdict.SEVERAL
-        else:
-            self._tries_left, self._next_try = self._tries_left - 1, STEPS_BETWEEN
-            self.verdict = Verdict.OPEN if self._tries_left else Verdict.ONE_THREAD
+    @property
+    def _is_time(self) -> bool:
+        return self._rest < 0 and len(self._one) == MEASURED and min(self._one) > WORTH
 
     def _check(self, step: int, arrays: Arrays, serial: SourceReader, parallel: ParallelReader, layout: Layout) -> None:
         problem = find_problem(step, arrays, serial, parallel)
@@ -79,8 +79,7 @@ class Trial:
         if problem is None:
             self.verdict = Verdict.SEVERAL if self._is_asked else Verdict.OPEN
             return
-        again = serial.read(step)
-        if not are_equal(arrays, layout.flatten(again.blocks, again.masks)):
+        if not are_equal(arrays, place_rows(serial.read(step), layout, step)):
             problem = VARIES
         if self._is_asked and problem is not VARIES:
             raise DataError(f"step {step}: {self._name}: {problem}; wanted workers=0, or processes=N")
@@ -88,10 +87,15 @@ class Trial:
         if not self._is_asked:
             print(f"{self._name} is read by one thread: {problem}; workers=0 says so", file=sys.stderr, flush=True)
 
-    def _measure(self, step: int, parallel: ParallelReader) -> float:
-        began = perf_counter()
-        parallel.read_alone(step)
-        return perf_counter() - began
+    def _compare(self) -> None:
+        if len(self._several) < MEASURED:
+            return
+        if min(self._several) * MIN_GAIN < min(self._one):
+            self.verdict = Verdict.SEVERAL
+            return
+        self._tries_left -= 1
+        self.verdict = Verdict.OPEN if self._tries_left else Verdict.ONE_THREAD
+        self._one, self._several, self._rest = [], [], STEPS_BETWEEN
 
 
 class TriedReader:
