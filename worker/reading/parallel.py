@@ -63,7 +63,11 @@ class ParallelReader:
 
     def _finish(self, step: int) -> StepRows:
         pending = self._pending.pop(step)
-        spent = pending.wait()
+        try:
+            spent = pending.wait()
+        except BaseException:
+            self.close()  # nothing is read after a failure
+            raise
         return StepRows([], [], used=pending.used, arrays=pending.arrays, spent=spent)
 
 
