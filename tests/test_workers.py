@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,7 +17,7 @@ import jax
 import numpy as np
 import pytest
 import worked_rows
-from conftest import await_true, busyness, clean_env, is_alive
+from conftest import Launch, Script, await_true, busyness, clean_env, is_alive
 from jax.sharding import PartitionSpec as P
 from worked_rows import LENGTH, Missing17, Rows, SharedBuffer, SharedFile
 
@@ -54,6 +55,17 @@ def children() -> set[int]:
 def command_line(pid: int) -> str:
     try:
         return Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:
+        return ""
+
+
+def pids() -> list[str]:
+    return [name for name in os.listdir("/proc") if name.isdigit()]
+
+
+def folder_of(pid: str) -> str:
+    try:
+        return os.readlink(f"/proc/{pid}/cwd")
     except OSError:
         return ""
 
@@ -306,4 +318,32 @@ def test_specs_of_several_axes_and_named_tuples_reach_data_processes() -> None:
     options: dict[str, Any] = {"spec": spec, "batch_size": 16, "steps": 4}
     assert contents(hostmesh.Loader(Rows(), mesh, processes=2, **options)) == contents(
         hostmesh.Loader(Rows(), mesh, workers=0, **options)
+    )
+
+
+STUCK = """
+import hostmesh, jax, time, numpy as np
+hostmesh.join()
+
+def prepare(block):
+    if 17 in block["id"]:
+        time.sleep(1000)
+    return block
+
+source = {"id": np.arange(64)}
+loader = hostmesh.Loader(source, batch_size=8, shuffle=False, map=prepare, processes=2)
+total = jax.jit(lambda batch: batch["id"].sum())
+for batch in loader:
+    float(total(batch))
+"""
+
+
+def test_a_map_that_never_returns_in_a_data_process_is_named(launch: Launch, script: Script, tmp_path: Path) -> None:
+    done = launch("--local", "2", "--devices", "1", "--hang-timeout", "5", script(STUCK))
+    assert done.returncode == 124
+    assert re.search(
+        r"process 0 on \S+ is loading step 3 from arrays \(record 1[67]\) at \S+:7 in prepare", done.stderr
+    )
+    assert not any(
+        "reading.data_process" in command_line(int(pid)) and str(tmp_path) in folder_of(pid) for pid in pids()
     )

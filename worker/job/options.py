@@ -35,6 +35,7 @@ _OPTIONS = (
     JobOption("--mesh", "AXES", "such as data=-1,model=2; a -1 is inferred, and the first axis splits the batch"),
     JobOption("--span-processes", None, "let a replica of the model span processes"),
     JobOption("--loading", "HOW", "who reads which rows", default="per_process", choices=STRATEGIES),
+    JobOption("--workers", "N", "threads that read and map records (default: as many as pay)", int),
     JobOption("--epochs", "N", "how often each record is used (default 15, unless --steps is given)", int),
     JobOption("--steps", "N", "how many batches at most", int),
     JobOption("--lr", "RATE", "the learning rate", float, 0.1),

@@ -24,6 +24,7 @@ class Settings:
     mesh: str | None
     span_processes: bool
     loading: str
+    workers: int | None
     epochs: int | None
     steps: int | None
     lr: float
@@ -41,6 +42,8 @@ class Settings:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise SettingsError(f"--{name.replace('_', '-')} wants a number of 1 or more, found {value}")
+        if self.workers is not None and self.workers < 0:
+            raise SettingsError(f"--workers wants a number of threads, or 0 for one; found {self.workers}")
         if self.eval_every < 0:
             raise SettingsError(f"--eval-every wants a number of steps, or 0 for the end only; found {self.eval_every}")
         if self.memory_every < 0:

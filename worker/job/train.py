@@ -20,7 +20,7 @@ from hostmesh.worker.identity import EXIT_PREEMPTED
 from hostmesh.worker.job.evaluation import Evaluation, Evaluator
 from hostmesh.worker.job.finite import FiniteCheck, find_not_finite
 from hostmesh.worker.job.model import Scores, init_params, init_state, make_optimizer, make_train_step
-from hostmesh.worker.job.progress import Progress, say
+from hostmesh.worker.job.progress import Progress, describe_waiting, say
 from hostmesh.worker.job.settings import EVAL_SOURCES, Settings
 from hostmesh.worker.job.task import Task
 from hostmesh.worker.loading.loader import Loader
@@ -79,7 +79,7 @@ class Job:
 
     def _load(self, source: Source, **options: Any) -> Loader:
         size, loading = self.settings.batch_size, self.settings.loading
-        options["verify"] = not self.settings.no_verify
+        options |= {"verify": not self.settings.no_verify, "workers": self.settings.workers}
         try:
             return Loader(source, self.mesh, size, map=self.task.prepare, loading=loading, **options)
         except WorkerError:
@@ -145,11 +145,14 @@ class Job:
         self.in_flight.append((step, scores))
         if not self.progress.is_counting:
             self._wait_for_all()  # the first step compiles
-            self.progress.count_from(step, self.loader.waited)
+            self.progress.count_from(step, self.loader.waited_for)
         while len(self.in_flight) > IN_FLIGHT:
             self._wait_for_oldest()
         if self.progress.is_due():
-            say(self.progress.line(step, self.loss, self.loader.waited))
+            waited = self.loader.waited_for
+            say(self.progress.line(step, self.loss, waited))
+            _, waiting = self.progress.rates(step, waited)
+            report(step, **{f"waiting_{cause}": share for cause, share in waiting.items()})
 
     def _wait_for_oldest(self) -> None:
         step, scores = self.in_flight.popleft()
@@ -216,7 +219,7 @@ class Job:
 
     def _finish(self) -> int:
         self._wait_for_all()
-        speed, waiting = self.progress.rates(self.loader.step, self.loader.waited)
+        speed, waiting = self.progress.rates(self.loader.step, self.loader.waited_for)
         has_trained = self.resumed_from != self.loader.step
         if self.checkpoint is not None:
             if has_trained or self._is_in_memory:
@@ -232,11 +235,11 @@ class Job:
             return 0
         say(
             f"trained {self.loader.step} steps in {seconds:.1f} s: loss {self.loss:.4f}, {found}, "
-            f"{speed:,.0f} records/s, {waiting:.1%} waiting for input"
+            f"{speed:,.0f} records/s, {describe_waiting(waiting)}"
         )
         return 0
 
-    def _summary(self, found: Evaluation, speed: float, waiting: float, seconds: float) -> dict[str, Any]:
+    def _summary(self, found: Evaluation, speed: float, waiting: dict[str, float], seconds: float) -> dict[str, Any]:
         settings = self.settings
         return {
             "steps": self.loader.step,
@@ -246,7 +249,8 @@ class Job:
             "eval_accuracy": found.accuracy,
             "eval_records": found.records,
             "records_per_second": round(speed, 1),
-            "waiting_for_input": round(waiting, 5),
+            "waiting_for_input": round(sum(waiting.values()), 5),
+            "waiting_for": {cause: round(share, 5) for cause, share in waiting.items()},
             "seconds": round(seconds, 3),
             "source": settings.source,
             "records": len(self.source),

@@ -38,6 +38,7 @@ class Waiting:
     def note_wait(self, seconds: float) -> None:
         self.total += seconds
         if seconds < NO_WAIT:
+            self._for["transfer"] += seconds
             return
         with self._lock:
             spent, self._spent = self._spent, dict.fromkeys(self._spent, 0.0)
@@ -46,8 +47,3 @@ class Waiting:
             spent, whole = {"reading": 1.0}, 1.0
         for cause, part in spent.items():
             self._for[cause] += seconds * part / whole
-
-
-def main_cause(before: dict[str, float], now: dict[str, float]) -> str:
-    """For what was waited longest between two counts."""
-    return max(now, key=lambda cause: now[cause] - before.get(cause, 0.0))

@@ -34,7 +34,7 @@ CODE = (
     "import sys; sys.path.insert(0, sys.argv[1]); from hostmesh.worker.reading.data_process import main; main({}, {})"
 )
 # Seconds after which a child that has not answered is asked where it is.
-ASK_AFTER, ASK_TIMEOUT = 5.0, 1.0
+ASK_AFTER, ASK_TIMEOUT = 2.0, 1.0
 ENDING_TIMEOUT = 1.0
 
 
