@@ -6,14 +6,14 @@ import io
 import mmap
 import os
 import pickle
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import cloudpickle
 import numpy as np
 from numpy.typing import NDArray
 
-from hostmesh.worker.errors import DataError
+from hostmesh.worker.errors import DataError, MissingPackageError
+from hostmesh.worker.specs.packages import load
 
 ALIGNMENT = 64
 
@@ -38,7 +38,9 @@ def pack(thing: Any, what: str) -> Packed:
     buffers: list[pickle.PickleBuffer] = []
     packed = io.BytesIO()
     try:
-        _Pickler(packed, protocol=5, buffer_callback=buffers.append).dump(thing)
+        make_pickler(packed, buffers.append).dump(thing)
+    except MissingPackageError:
+        raise
     except Exception as error:
         raise DataError(
             f"{what} cannot be given to data processes: {type(error).__name__}: {error};"
@@ -60,13 +62,17 @@ def unpack(data: bytes, file: int, sizes: Sequence[int]) -> Any:
     return pickle.loads(data, buffers=arrays)
 
 
-class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+def make_pickler(file: io.BytesIO, keep: Callable[[pickle.PickleBuffer], Any]) -> Any:
     """Functions of the main program are packed by value. An array of a mapped file is not copied but mapped again."""
+    cloudpickle = load("cloudpickle", "cloudpickle", "processes", "processes=N")
 
-    def reducer_override(self, obj: Any) -> Any:
-        if isinstance(obj, np.ndarray) and (mapped := find_mapped_file(obj)) is not None:
-            return map_again, (str(mapped.filename), obj.dtype, find_offset(obj, mapped), obj.shape)
-        return super().reducer_override(obj)
+    class Pickler(cloudpickle.Pickler):  # type: ignore[misc, name-defined]
+        def reducer_override(self, obj: Any) -> Any:
+            if isinstance(obj, np.ndarray) and (mapped := find_mapped_file(obj)) is not None:
+                return map_again, (str(mapped.filename), obj.dtype, find_offset(obj, mapped), obj.shape)
+            return super().reducer_override(obj)
+
+    return Pickler(file, protocol=5, buffer_callback=keep)
 
 
 def find_mapped_file(array: NDArray[Any]) -> np.memmap[Any, Any] | None:
