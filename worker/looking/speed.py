@@ -73,7 +73,7 @@ def _find_way(source: Source, map: Callable[..., Any] | None, ids: Ids) -> tuple
         source.read(ids)
     except Exception:
         source.records(ids)
-        return source.records, "read one by one, as `collate=` gets them"
+        return source.records, "read as `collate=` gets them,"
     return source.read, "read"
 
 
