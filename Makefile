@@ -62,6 +62,8 @@ benchmark: $(VENV)/benchmark
 	$(BIN)/python benchmarks/launch_time.py
 	$(BIN)/python benchmarks/failure_time.py
 	$(BIN)/python benchmarks/loading.py
+	$(BIN)/python benchmarks/loading_jpeg.py
+	$(BIN)/python benchmarks/loading_text.py
 
 cluster: $(VENV)/core
 	$(CLUSTER_SCRIPT) up

@@ -68,7 +68,7 @@ def make_photo(seed: int) -> Any:
     for cells, weight in ((4, 90), (12, 50), (40, 25), (120, 16), (300, 9)):
         coarse = noise.integers(0, 256, (cells * 3 // 4, cells, 3), np.uint8)
         pixels += weight * (np.asarray(Image.fromarray(coarse).resize((WIDTH, HEIGHT), Image.Resampling.BICUBIC)) / 255)
-    pixels += noise.normal(0, 3, (HEIGHT, WIDTH, 1))
+    pixels += noise.normal(0, 4, (HEIGHT, WIDTH, 1))
     photo = Image.fromarray(pixels.clip(0, 255).astype(np.uint8))
     pen = ImageDraw.Draw(photo)
     for _ in range(6):

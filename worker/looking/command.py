@@ -87,9 +87,7 @@ def look(options: argparse.Namespace) -> Report:
     fields = describe_fields(sample.records.values())
     tokens = find_token_fields(fields, options.decode) if options.decode else set()
     length = None if isinstance(source, Stream) else len(source)
-    report = Report(
-        options.spec, length, source.name, len(sample.records), fields, make_cells(sample.rows, tokens, decode)
-    )
+    report = Report(options.spec, length, len(sample.records), fields, make_cells(sample.rows, tokens, decode))
     report.notes = [] if map else list_notes(fields, sample.records)
     report.problems = _list_failures(sample)
     report.fingerprint = _fingerprint(source, sample)

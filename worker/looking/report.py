@@ -19,7 +19,6 @@ KEY = " " * len("speed  ")  # what is to the left of the lines after the first
 class Report:
     spec: str
     length: int | None  # None of a stream
-    name: str
     sampled: int
     fields: list[Field]
     cells: dict[int, dict[str, str]]

@@ -117,9 +117,7 @@ def _show_array(array: NDArray[Any]) -> str:
     finite = array[np.isfinite(array)]
     if not finite.size:
         return f"{shape}, nothing finite"
-    return (
-        f"{shape}, {tell_number(finite.min().item())} to {tell_number(finite.max().item())}, mean {finite.mean():.4g}"
-    )
+    return f"{shape}, {tell_number(finite.min().item())} to {tell_number(finite.max().item())}, mean {finite.mean(dtype=np.float64):.4g}"
 
 
 def _show_many(values: Sequence[Any], count: int) -> str:
