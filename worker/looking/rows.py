@@ -117,7 +117,8 @@ def _show_array(array: NDArray[Any]) -> str:
     finite = array[np.isfinite(array)]
     if not finite.size:
         return f"{shape}, nothing finite"
-    return f"{shape}, {tell_number(finite.min().item())} to {tell_number(finite.max().item())}, mean {finite.mean(dtype=np.float64):.4g}"
+    low, high = tell_number(finite.min().item()), tell_number(finite.max().item())
+    return f"{shape}, {low} to {high}, mean {finite.mean(dtype=np.float64):.4g}"
 
 
 def _show_many(values: Sequence[Any], count: int) -> str:
