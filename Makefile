@@ -4,8 +4,8 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check install --quiet --constraint constraints.txt
-SYSTEMS := tensorflow,torch,hugging-face,datarax,processes
-SOURCES := src/hostmesh/__init__.py launcher worker tests examples benchmarks
+SYSTEMS := tensorflow,torch,hugging-face,datarax,images,processes
+SOURCES := src/hostmesh/__init__.py src/hostmesh/__main__.py launcher worker tests examples benchmarks
 # Many tests wait for a process or a signal: three workers for two cores keep them busy meanwhile.
 WORKERS ?= $(or $(shell expr \( $$(getconf _NPROCESSORS_ONLN) \* 3 + 1 \) / 2),auto)
 PARALLEL := $(BIN)/pytest -n $(WORKERS) --dist loadgroup --durations=10
@@ -62,6 +62,8 @@ benchmark: $(VENV)/benchmark
 	$(BIN)/python benchmarks/launch_time.py
 	$(BIN)/python benchmarks/failure_time.py
 	$(BIN)/python benchmarks/loading.py
+	$(BIN)/python benchmarks/loading_jpeg.py
+	$(BIN)/python benchmarks/loading_text.py
 
 cluster: $(VENV)/core
 	$(CLUSTER_SCRIPT) up

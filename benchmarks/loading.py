@@ -4,6 +4,8 @@ All contenders of a table stay open and take turns, so that a noisy machine trea
 the median over the rounds of its speed divided by the first one's in the same round. Each shuffles, converts pixels to
 float, and ends with arrays on a mesh of two CPU devices; the peers with one `device_put`. Memory that was freed stays
 with the process (`hostmesh.keep_freed_memory()`, as in the built-in job), for all contenders alike.
+
+Records that cost work, JPEG files and text to tokenise, are in loading_jpeg.py and loading_text.py.
 """
 
 from __future__ import annotations
@@ -82,7 +84,7 @@ def numpy_gather(data: dict[str, np.ndarray]) -> Batches:
     return endless(epoch)
 
 
-def hostmesh(source: Any, **options: Any) -> Batches:
+def load(source: Any, **options: Any) -> Batches:
     import hostmesh
 
     return iter(hostmesh.Loader(source, hostmesh.make_mesh(data=-1), BATCH, map=to_float, **options))
@@ -223,32 +225,37 @@ def save_hugging_face(folder: Path, data: dict[str, np.ndarray]) -> None:
 # Measuring.
 
 
-def speed(batches: Batches, seconds: float) -> float:
+def speed(
+    batches: Batches, seconds: float, batch: int = BATCH, warm_up: int = WARM_UP, settling: float = SETTLING
+) -> float:
     """Records a second; what was made before the turn is taken first."""
     import jax
 
-    time.sleep(SETTLING)
-    for _ in range(WARM_UP):
+    time.sleep(settling)
+    for _ in range(warm_up):
         last = next(batches)
     count, began = 0, time.perf_counter()
     while time.perf_counter() - began < seconds:
         last = next(batches)
         count += 1
     jax.block_until_ready(last)
-    return count * BATCH / (time.perf_counter() - began)
+    return count * batch / (time.perf_counter() - began)
 
 
-def compare(title: str, contenders: dict[str, Batches], rounds: int, seconds: float) -> dict[str, list[float]]:
+def compare(
+    title: str, contenders: dict[str, Batches], rounds: int, seconds: float, unit: int = 1000, **turn: Any
+) -> dict[str, list[float]]:
+    """`turn` are the other arguments of `speed`; the table counts in so many records, a thousand or one."""
     found: dict[str, list[float]] = {name: [] for name in contenders}
     for _ in range(rounds):
         for name, batches in contenders.items():
-            found[name].append(speed(batches, seconds))
-    first = next(iter(found))
-    print(f"{title}: thousand records/s and ratio to {first} (median, least to most), {rounds} rounds")
+            found[name].append(speed(batches, seconds, **turn))
+    first, counted = next(iter(found)), "thousand records/s" if unit == 1000 else "records/s"
+    print(f"{title}: {counted} and ratio to {first} (median, least to most), {rounds} rounds")
     for name, speeds in found.items():
         ratios = [mine / base for mine, base in zip(speeds, found[first], strict=True)]
         spread = f"{statistics.median(ratios):5.2f}   {min(ratios):.2f} to {max(ratios):.2f}"
-        print(f"  {name:<28} {statistics.median(speeds) / 1000:8.1f}   {spread}", flush=True)
+        print(f"  {name:<28} {statistics.median(speeds) / unit:8.1f}   {spread}", flush=True)
     return found
 
 
@@ -258,9 +265,9 @@ def compare_in_memory(rounds: int, seconds: float) -> Any:
     data = make_data()
     features = Features({"image": Array2D((28, 28), "uint8"), "label": Value("int32")})
     contenders = {
-        "hostmesh": hostmesh(data),
+        "hostmesh": load(data),
         "NumPy gather, no device": numpy_gather(data),
-        "hostmesh, nothing ahead": hostmesh(data, prefetch=0, device_prefetch=0),
+        "hostmesh, nothing ahead": load(data, prefetch=0, device_prefetch=0),
         "PyTorch, batch sampler": torch_batches(data),
         "PyTorch DataLoader": torch_loader(data),
         "tf.data": tf_data(data),
@@ -282,19 +289,19 @@ def compare_files(folder: Path, rounds: int, seconds: float) -> Any:
     save_hugging_face(folder / "hf", data)
     tables = {
         "ArrayRecord": {
-            "hostmesh": hostmesh(f"arrayrecord:{record}?fields=image:uint8:28x28,label:int32"),
+            "hostmesh": load(f"arrayrecord:{record}?fields=image:uint8:28x28,label:int32"),
             "Grain": grain(ArrayRecordDataSource(str(record)), decode_record),
         },
         "TFDS": {
-            "hostmesh": hostmesh(f"tfds:rows/train?data_dir={folder / 'tfds'}"),
+            "hostmesh": load(f"tfds:rows/train?data_dir={folder / 'tfds'}"),
             "Grain on tfds.data_source": grain(tfds.data_source("rows", split="train", data_dir=folder / "tfds")),
             "tfds.data_source": tfds_blocks(tfds.data_source("rows", split="train", data_dir=folder / "tfds")),
         },
         "Hugging Face": {
-            "hostmesh": hostmesh(f"hf:{folder / 'hf'}"),
+            "hostmesh": load(f"hf:{folder / 'hf'}"),
             "datasets": hugging_face(load_from_disk(folder / "hf")),
         },
-        "PyTorch map-style": {"hostmesh": hostmesh(torch_rows(data)), "DataLoader": torch_loader(data)},
+        "PyTorch map-style": {"hostmesh": load(torch_rows(data)), "DataLoader": torch_loader(data)},
     }
     return {title: compare(title, contenders, rounds, seconds) for title, contenders in tables.items()}
 
@@ -319,7 +326,7 @@ def run_inside(loadings: list[str], rounds: int, seconds: float) -> None:
 
     hostmesh.join()
     data = make_data()
-    loaders = {name: hostmesh(data, loading=name, steps=1_000_000) for name in loadings}
+    loaders = {name: load(data, loading=name, steps=1_000_000) for name in loadings}
     found: dict[str, list[float]] = {name: [] for name in loadings}
     for _ in range(rounds):
         for name, batches in loaders.items():
@@ -421,16 +428,25 @@ def measure_waiting(steps: int) -> None:
         "256 records, one by one": SlowRows(make_data()),
     }
     for name, source in sources.items():
-        loader = hostmesh.Loader(
-            source, hostmesh.make_mesh(data=-1), BATCH, map=to_float, prefetch=0, device_prefetch=0
-        )
-        load = statistics.median(wait_for(loader, 50, pause=0.0))
-        loader = hostmesh.Loader(source, hostmesh.make_mesh(data=-1), BATCH, map=to_float)
-        wait_for(loader, WARM_UP, 2 * load)
-        began = time.perf_counter()
-        waited = sum(wait_for(loader, steps, 2 * load))
-        share = waited / (time.perf_counter() - began)
-        print(f"waiting for input, {name}: {share:.2%} of the time, steps of {2000 * load:.2f} ms", flush=True)
+
+        def make(source: Any = source, **options: Any) -> Any:
+            return hostmesh.Loader(source, hostmesh.make_mesh(data=-1), BATCH, map=to_float, **options)
+
+        print_waiting(name, make, steps)
+
+
+def print_waiting(name: str, make: Callable[..., Any], steps: int, trial: int = 50, warm_up: int = WARM_UP) -> None:
+    """`make` makes a loader; how long it takes for a batch is tried first, with nothing read ahead."""
+    loader = make(prefetch=0, device_prefetch=0)
+    took = statistics.median(wait_for(loader, trial, pause=0.0))
+    loader.close()
+    loader = make()
+    wait_for(loader, warm_up, 2 * took)
+    began = time.perf_counter()
+    waited = sum(wait_for(loader, steps, 2 * took))
+    share = waited / (time.perf_counter() - began)
+    loader.close()
+    print(f"waiting for input, {name}: {share:.2%} of the time, steps of {2000 * took:.2f} ms", flush=True)
 
 
 def wait_for(loader: Any, steps: int, pause: float) -> list[float]:

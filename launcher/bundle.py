@@ -63,7 +63,7 @@ def pack_agent() -> bytes:
 def pack_code() -> bytes:
     """The package that workers import. Beside it lie two modules that Python finds by their plain names:
     sitecustomize.py, which it imports at its start, and start.py, which the agent has it run."""
-    sources = find_modules("__init__.py", "worker")
+    sources = find_modules("__init__.py", "__main__.py", "worker")
     sources |= {name: sources.pop(f"hostmesh/worker/process/{name}") for name in ("sitecustomize.py", "start.py")}
     data = {name: read_file(path) for name, path in find_files("worker", ".npz")}
     return pack({**data, **read_sources(sources)})

@@ -55,7 +55,7 @@ def test_a_wheel_holds_every_module_and_the_files_they_read(wheel: Path) -> None
     modules = {f"hostmesh/{path.relative_to(REPO)}" for top in ("launcher", "worker") for path in modules_of(top)}
     assert {"hostmesh/launcher/cli.py", "hostmesh/worker/identity.py"} < modules
     data = {"hostmesh/py.typed", "hostmesh/worker/sources/digits.npz"}
-    assert names == modules | data | {"hostmesh/__init__.py"}
+    assert names == modules | data | {"hostmesh/__init__.py", "hostmesh/__main__.py"}
 
 
 def modules_of(top: str) -> list[Path]:
@@ -67,6 +67,8 @@ def test_what_is_installed_runs_by_its_own_name(installed: Path, tmp_path: Path)
     where = {"PYTHONPATH": str(installed)}
     said = run(sys.executable, "-P", "-m", "hostmesh.launcher", "--version", cwd=tmp_path, **where)
     assert said.returncode == 0, said.stderr
+    listed = run(sys.executable, "-P", "-m", "hostmesh", cwd=tmp_path, **where)
+    assert listed.returncode == 0 and "look SPEC" in listed.stdout
     check = "import hostmesh, hostmesh.worker.identity; print(hostmesh.__file__, hostmesh.__version__)"
     found = run(sys.executable, "-P", "-c", check, cwd=tmp_path, **where)
     file, version = found.stdout.split()
