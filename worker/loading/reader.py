@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from hostmesh.worker.audit.used import NOTHING, Used, take_own
 from hostmesh.worker.errors import DataError, as_data_error
 from hostmesh.worker.loading.layout import RowSet
-from hostmesh.worker.loading.order import Order
 from hostmesh.worker.loading.randomness import COLLATE, RowRandom
 from hostmesh.worker.loading.rows import Block, Ids, Record
 from hostmesh.worker.loading.schedule import Schedule
+from hostmesh.worker.mixing.mixture_order import AnyOrder
 from hostmesh.worker.recording.recorder import RECORDER
 from hostmesh.worker.sources import Source
 
@@ -73,7 +73,7 @@ class SourceReader:
     """Reads any step, in any order."""
 
     def __init__(
-        self, source: Source, order: Order, schedule: Schedule, transforms: Transforms, row_sets: Sequence[RowSet]
+        self, source: Source, order: AnyOrder, schedule: Schedule, transforms: Transforms, row_sets: Sequence[RowSet]
     ) -> None:
         self.source, self.order, self.schedule = source, order, schedule
         self.transforms, self.row_sets = transforms, row_sets
