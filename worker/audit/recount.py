@@ -38,7 +38,9 @@ def recount(question: dict[str, Any]) -> dict[str, Any]:
     for step, start, block in blocks(order, schedule, first, last):
         sums.add(step, block)
         uses.add(start, block.ravel())
+    parts = {"parts": len(order.lengths)} if isinstance(order, MixtureOrder) else {}
     return {
+        **parts,
         "segments": [sums.answers(number) for number in range(len(shares))],
         "twice": uses.finish(),
         "records": sum(count_records(schedule, *each) for each in passes),

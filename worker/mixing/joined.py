@@ -20,7 +20,10 @@ from hostmesh.worker.streams.stream import Stream
 from hostmesh.worker.verify.content import Content, Stored
 
 Read = TypeVar("Read")
+Arrays: TypeAlias = dict[str, NDArray[Any]]
 Kinds: TypeAlias = "dict[str, tuple[np.dtype[Any], tuple[int, ...]] | str]"
+
+CONTAINER = "the row"  # stands for the kind of container among the kinds of the arrays in it
 
 
 class Parts:
@@ -46,9 +49,10 @@ class Parts:
         blocks = [self._read_part(part, own) for part, _, own in split]
         if len(blocks) == 1:
             return blocks[0]
-        for (part, _, _), block in zip(split, blocks, strict=True):
-            self._check_kinds(part, kinds_of(block), wanted)
-        return _merge(blocks, [rows for _, rows, _ in split], len(ids))
+        arrays = [arrays_of(block) for block in blocks]
+        for (part, _, _), block, found in zip(split, blocks, arrays, strict=True):
+            self._check_kinds(part, kinds_of(block, found), wanted)
+        return _merge(blocks[0], arrays, [rows for _, rows, _ in split], len(ids))
 
     def records(self, ids: Ids) -> list[Record]:
         check_ids(ids, self.count, self._whole)
@@ -88,11 +92,11 @@ class Parts:
         """Each part that is needed, the rows that come from it, and their ids in its own numbering."""
         parts = self._find(ids)
         for part in np.flatnonzero(np.bincount(parts)).tolist():
-            rows = np.flatnonzero(parts == part)
+            rows = (parts == part).nonzero()[0]
             yield part, rows, ids[rows] - self.starts[part]
 
     def _read_part(self, part: int, ids: Ids) -> Block:
-        return map_leaves(np.asarray, self._name_failure(part, ids, self.sources[part].read))
+        return self._name_failure(part, ids, self.sources[part].read)
 
     def _name_failure(self, part: int, ids: Ids, read: Callable[[Ids], Read]) -> Read:
         """What `read` gives. Where it fails, and one of the records fails alone, the message names that one."""
@@ -110,7 +114,8 @@ class Parts:
     def _row_kinds(self) -> Kinds:
         """Of the first part, once the first rows of all parts have been found to be alike."""
         first = np.zeros(1, np.int64)
-        kinds = [kinds_of(self._read_part(part, first)) for part in range(len(self.names))]
+        blocks = [self._read_part(part, first) for part in range(len(self.names))]
+        kinds = [kinds_of(block, arrays_of(block)) for block in blocks]
         for part, found in enumerate(kinds):
             self._check_kinds(part, found, kinds[0])
         return kinds[0]
@@ -119,7 +124,7 @@ class Parts:
         if found == wanted:
             return
         keys = [key for key in {**wanted, **found} if found.get(key) != wanted.get(key)]
-        shown = [f"{key} is {_show(wanted, key)} and {_show(found, key)}" for key in keys]
+        shown = [f"{key or 'it'} is {_show(wanted, key)} and {_show(found, key)}" for key in keys]
         raise DataError(
             f"{self._whole} wants rows of one kind; found in {self.names[0]} and {self.names[part]}:"
             f" {list_some(shown)}; make them alike with .map(function) of a part"
@@ -183,11 +188,16 @@ def open_part(whole: str, name: str, data: Any) -> Source:
     return source
 
 
-def kinds_of(block: Block) -> Kinds:
-    """What the rows of a block are: a dtype and a shape for each array, by its path; and the kind of container."""
-    found: Kinds = {path or "the row": (leaf.dtype, leaf.shape[1:]) for path, leaf in leaves(block)}
-    if isinstance(block, (tuple, list)):
-        found["the row"] = type(block).__name__
+def arrays_of(block: Block) -> Arrays:
+    """By path."""
+    return {path: leaf if type(leaf) is np.ndarray else np.asarray(leaf) for path, leaf in leaves(block)}
+
+
+def kinds_of(block: Block, arrays: Arrays) -> Kinds:
+    """What its rows are: a dtype and a shape for each array, by its path; and the kind of container."""
+    found: Kinds = {path: (array.dtype, array.shape[1:]) for path, array in arrays.items()}
+    if not isinstance(block, dict):
+        found[CONTAINER] = type(block).__name__
     return found
 
 
@@ -200,11 +210,10 @@ def _show(kinds: Kinds, path: str) -> str:
     return f"{'text' if dtype.hasobject else dtype.name}[{','.join(map(str, shape))}]"
 
 
-def _merge(blocks: list[Block], rows: list[NDArray[np.int64]], count: int) -> Block:
+def _merge(like: Block, arrays: list[Arrays], rows: list[NDArray[np.int64]], count: int) -> Block:
     """The rows of each block at their places, in a structure like that of the first block."""
-    by_path = [dict(leaves(block)) for block in blocks]
-    merged = iter([_merge_arrays([found[path] for found in by_path], rows, count) for path in by_path[0]])
-    return map_leaves(lambda _: next(merged), blocks[0])
+    merged = iter([_merge_arrays([found[path] for found in arrays], rows, count) for path in arrays[0]])
+    return map_leaves(lambda _: next(merged), like)
 
 
 def _merge_arrays(arrays: list[NDArray[Any]], rows: list[NDArray[np.int64]], count: int) -> NDArray[Any]:
