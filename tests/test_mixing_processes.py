@@ -39,7 +39,7 @@ def mixture():
 mixed = mixture()
 print("looked at", len(looked_at), "of", len(set(looked_at)), "kept", mixed.parts.lengths[2])
 for loading in ("per_process", "per_device", "global", "reshard"):
-    loader = hostmesh.Loader(mixed, mesh, 16, seed=3, epochs=4, loading=loading)
+    loader = hostmesh.Loader(mixed, mesh, 16, seed=3, epochs=7, loading=loading)
     loader.restore(start)
     for batch in loader:
         for part in batch["id"].addressable_shards:
