@@ -52,7 +52,11 @@ class Parts:
         arrays = [arrays_of(block) for block in blocks]
         for (part, _, _), block, found in zip(split, blocks, arrays, strict=True):
             self._check_kinds(part, kinds_of(block, found), wanted)
-        return _merge(blocks[0], arrays, [rows for _, rows, _ in split], len(ids))
+        merged = _merge(arrays, [rows for _, rows, _ in split], len(ids))
+        if arrays[0] is blocks[0]:
+            return merged
+        values = iter(merged.values())
+        return map_leaves(lambda _: next(values), blocks[0])
 
     def records(self, ids: Ids) -> list[Record]:
         check_ids(ids, self.count, self._whole)
@@ -86,12 +90,12 @@ class Parts:
         return Content(tuple(stored)) if stored else None
 
     def _find(self, ids: Ids) -> NDArray[np.int64]:
-        return np.searchsorted(self.starts, ids, "right") - 1
+        return self.starts.searchsorted(ids, "right") - 1
 
     def _split(self, ids: Ids) -> Iterator[tuple[int, NDArray[np.int64], Ids]]:
         """Each part that is needed, the rows that come from it, and their ids in its own numbering."""
         parts = self._find(ids)
-        for part in np.flatnonzero(np.bincount(parts)).tolist():
+        for part in np.bincount(parts).nonzero()[0].tolist():
             rows = (parts == part).nonzero()[0]
             yield part, rows, ids[rows] - self.starts[part]
 
@@ -189,7 +193,9 @@ def open_part(whole: str, name: str, data: Any) -> Source:
 
 
 def arrays_of(block: Block) -> Arrays:
-    """By path."""
+    """By path: a plain dict of arrays as it is."""
+    if type(block) is dict and all(type(leaf) is np.ndarray for leaf in block.values()):
+        return block
     return {path: leaf if type(leaf) is np.ndarray else np.asarray(leaf) for path, leaf in leaves(block)}
 
 
@@ -210,14 +216,11 @@ def _show(kinds: Kinds, path: str) -> str:
     return f"{'text' if dtype.hasobject else dtype.name}[{','.join(map(str, shape))}]"
 
 
-def _merge(like: Block, arrays: list[Arrays], rows: list[NDArray[np.int64]], count: int) -> Block:
-    """The rows of each block at their places, in a structure like that of the first block."""
-    merged = iter([_merge_arrays([found[path] for found in arrays], rows, count) for path in arrays[0]])
-    return map_leaves(lambda _: next(merged), like)
-
-
-def _merge_arrays(arrays: list[NDArray[Any]], rows: list[NDArray[np.int64]], count: int) -> NDArray[Any]:
-    merged = np.empty((count, *arrays[0].shape[1:]), arrays[0].dtype)
-    for array, places in zip(arrays, rows, strict=True):
-        merged[places] = array
+def _merge(blocks: list[Arrays], rows: list[NDArray[np.int64]], count: int) -> Arrays:
+    """The rows of each block at their places."""
+    merged = {}
+    for path, first in blocks[0].items():
+        merged[path] = array = np.empty((count, *first.shape[1:]), first.dtype)
+        for block, places in zip(blocks, rows, strict=True):
+            array[places] = block[path]
     return merged
