@@ -25,7 +25,8 @@ class Events:
         self.spec = {**SPEC, **spec}
         order = {name: self.spec[name] for name in ("length", "seed", "shuffle")}
         self.order = Order(**order)
-        self.schedule = Schedule(**{name: self.spec[name] for name in self.spec if name not in ("seed", "shuffle")})
+        of_order = ("seed", "shuffle", "mixture")
+        self.schedule = Schedule(**{name: self.spec[name] for name in self.spec if name not in of_order})
         self.lines: list[bytes] = []
         self.ids: dict[tuple[int, int], list[int]] = {}  # by process and step
         self.attempt = 1

@@ -45,6 +45,7 @@ def find_excess(question: dict[str, Any]) -> str:
     steps = max(last for _, last in ranges) - min(first for first, _ in ranges) + 1
     if steps * spec["batch_size"] > MAX_RECORDS:
         return f"{steps * spec['batch_size']:,} records are more than the {MAX_RECORDS:,} recounted at once; {LATER}"
-    if spec["length"] > MAX_LENGTH:
-        return f"a table of {spec['length']:,} records has more than {MAX_LENGTH:,} bytes; {LATER}"
+    length = sum(spec["mixture"]["lengths"]) if "mixture" in spec else spec["length"]
+    if length > MAX_LENGTH:
+        return f"a table of {length:,} records has more than {MAX_LENGTH:,} bytes; {LATER}"
     return ""

@@ -44,6 +44,7 @@ def audit_loader(
     check_steps(history)
     counted = count_records(history, recount)
     problems, unknown = history.problems[:MAX_PROBLEMS], history.unknown[:MAX_PROBLEMS]
+    parts = {"parts": counted["parts"]} if "parts" in counted else {}
     return {
         "exact": False if problems else None if unknown else True,
         "steps": history.steps,
@@ -51,6 +52,7 @@ def audit_loader(
         "records": counted.get("records"),
         "epochs": counted.get("epochs"),
         "left_out": counted.get("left_out"),
+        **parts,
         "repeated_steps": history.repeated,
         "problems": problems,
         "unknown": unknown,

@@ -22,10 +22,15 @@ def tell_audit(audit: dict[str, Any] | None) -> str | None:
         return None
     if audit["exact"] is None:
         return f"launch: audit: {steps}; whether each record was used exactly once is not known: {audit['unknown'][0]}"
-    records = (
-        f"{count_many(audit['records'], 'record')}, each used exactly once in {count_many(audit['epochs'], 'epoch')}"
-    )
-    return f"launch: audit: {steps}, {records}{tell_left_out(audit['left_out'])}{tell_repeated(audit)}"
+    return f"launch: audit: {steps}, {tell_records(audit)}{tell_left_out(audit['left_out'])}{tell_repeated(audit)}"
+
+
+def tell_records(audit: dict[str, Any]) -> str:
+    """A mixture may end in the middle of an epoch of its parts."""
+    records = count_many(audit["records"], "record")
+    if "parts" in audit:
+        return f"{records} of {count_many(audit['parts'], 'part')}, none used twice in an epoch of its part"
+    return f"{records}, each used exactly once in {count_many(audit['epochs'], 'epoch')}"
 
 
 def tell_steps(audit: dict[str, Any]) -> str:

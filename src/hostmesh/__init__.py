@@ -18,6 +18,8 @@ if TYPE_CHECKING:  # `X as X` makes a name public for type checkers
     from hostmesh.worker.mesh import make_mesh as make_mesh
     from hostmesh.worker.metrics import flush_report as flush_report
     from hostmesh.worker.metrics import report as report
+    from hostmesh.worker.mixing.joined import concatenate as concatenate
+    from hostmesh.worker.mixing.mixture import mix as mix
     from hostmesh.worker.placement import Placement as Placement
     from hostmesh.worker.preemption import handle_preemption as handle_preemption
     from hostmesh.worker.preemption import preemption_requested as preemption_requested
@@ -43,11 +45,13 @@ _MODULES = {
     "Placement": "placement",
     "Stream": "streams.stream",
     "as_stream": "sources",
+    "concatenate": "mixing.joined",
     "flush_report": "metrics",
     "handle_preemption": "preemption",
     "join": "distributed",
     "keep_freed_memory": "process.freed_memory",
     "make_mesh": "mesh",
+    "mix": "mixing.mixture",
     "open_source": "sources",
     "phase": "recording.recorder",
     "preemption_requested": "preemption",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -17,25 +18,29 @@ from numpy.typing import NDArray
 from hostmesh.worker.audit.used import hash_records
 from hostmesh.worker.loading.order import Order, Words
 from hostmesh.worker.loading.schedule import Schedule
+from hostmesh.worker.mixing.mixture_order import AnyOrder, MixtureOrder
 
 # Records that are computed at once.
 AT_ONCE = 1 << 18
+SCHEDULE = [field.name for field in fields(Schedule)]
 
 
 def recount(question: dict[str, Any]) -> dict[str, Any]:
     """`shares` are rows of a batch with the segments of steps to sum up, `passes` the first and last step of each."""
-    spec, passes = dict(question["spec"]), question["passes"]
-    order = Order(spec["length"], spec.pop("seed"), spec.pop("shuffle"))
-    schedule = Schedule(**spec)
+    spec, passes = question["spec"], question["passes"]
+    order = make_order(spec)
+    schedule = Schedule(**{name: spec[name] for name in SCHEDULE})
     shares = question["shares"]
     ranges = [*passes, *(segment for share in shares for segment in share["segments"])]
     first, last = min(step for step, _ in ranges), max(step for _, step in ranges)
     sums = Sums([share["rows"] for share in shares], [share["segments"] for share in shares], first)
-    uses = Uses(order.length)
+    uses = UsesOfParts(order) if isinstance(order, MixtureOrder) else Uses(order.length)
     for step, start, block in blocks(order, schedule, first, last):
         sums.add(step, block)
         uses.add(start, block.ravel())
+    parts = {"parts": len(order.lengths)} if isinstance(order, MixtureOrder) else {}
     return {
+        **parts,
         "segments": [sums.answers(number) for number in range(len(shares))],
         "twice": uses.finish(),
         "records": sum(count_records(schedule, *each) for each in passes),
@@ -44,7 +49,13 @@ def recount(question: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def blocks(order: Order, schedule: Schedule, first: int, last: int) -> Iterator[tuple[int, int, NDArray[np.int64]]]:
+def make_order(spec: dict[str, Any]) -> AnyOrder:
+    if "mixture" in spec:
+        return MixtureOrder.of_steps(spec["mixture"], spec["seed"], spec["shuffle"])
+    return Order(spec["length"], spec["seed"], spec["shuffle"])
+
+
+def blocks(order: AnyOrder, schedule: Schedule, first: int, last: int) -> Iterator[tuple[int, int, NDArray[np.int64]]]:
     """The records of many steps at once: the first of them, its global position, and a row of ids for each step."""
     size, step = schedule.batch_size, first
     while step <= last:
@@ -130,6 +141,26 @@ class Uses:
         self._twice += self._marked - int(np.count_nonzero(self._is_used))
         self._is_used[:] = False
         self._marked = 0
+
+
+class UsesOfParts:
+    """Whether the order of a mixture has a record of a part twice in an epoch of that part, or draws a part more or
+    less often than its weight says."""
+
+    def __init__(self, order: MixtureOrder) -> None:
+        self._order, self._uses = order, [Uses(length) for length in order.lengths]
+        self._wrong = 0
+
+    def add(self, start: int, ids: NDArray[np.int64]) -> None:
+        order = self._order
+        first, last = order.period.count_before(start), order.period.count_before(start + len(ids))
+        for part, uses in enumerate(self._uses):
+            own = ids[(ids >= order.starts[part]) & (ids < order.starts[part] + order.lengths[part])]
+            uses.add(first[part], own - order.starts[part])
+            self._wrong += max(0, len(own) - (last[part] - first[part]))
+
+    def finish(self) -> int:
+        return self._wrong + sum(uses.finish() for uses in self._uses)
 
 
 def count_records(schedule: Schedule, first: int, last: int) -> int:

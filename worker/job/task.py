@@ -38,8 +38,9 @@ class Task:
 
     @classmethod
     def _look(cls, source: Source) -> tuple[Task, dict[str, JSON]]:
-        count = min(LOOKED_AT, len(source))
-        block = source.read(np.arange(count) * len(source) // count)
+        there: int = getattr(source, "numbers", len(source))  # a mixture's length is that of its epoch
+        count = min(LOOKED_AT, there)
+        block = source.read(np.arange(count) * there // count)
         image, label = _fields(block, source.name)
         images, labels = np.asarray(block[image]), np.asarray(block[label])
         kinds = f"{images.dtype.name}{list(images.shape[1:])} and {labels.dtype.name}{list(labels.shape[1:])}"

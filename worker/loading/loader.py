@@ -18,12 +18,11 @@ from hostmesh.worker.distributed import identity_of_itself, require_joined
 from hostmesh.worker.loading import tampering
 from hostmesh.worker.loading.choices import STRATEGIES, require_batches, require_choice
 from hostmesh.worker.loading.layout import Layout
-from hostmesh.worker.loading.order import Order
 from hostmesh.worker.loading.prefetch import ReadAhead
 from hostmesh.worker.loading.reader import SourceReader, place_rows
 from hostmesh.worker.loading.schedule import Schedule, check_step
 from hostmesh.worker.loading.shardings import describe_sharding, make_shardings
-from hostmesh.worker.loading.source_rows import SourceRows
+from hostmesh.worker.loading.source_rows import SourceRows, make_order
 from hostmesh.worker.loading.waiting import Waiting
 from hostmesh.worker.process.coordination import require_same, share_failure
 from hostmesh.worker.process.freed_memory import keep_freed_memory
@@ -52,7 +51,7 @@ class Loader:
     `for batch in loader` goes on from `loader.step`; after the last batch the next `for` begins again, as over a list.
 
     - `source`: a spec string, arrays, an object with `__len__` and `read(ids)` or `__getitem__`, a library's dataset,
-      or a `hostmesh.Stream`.
+      what `mix` or `concatenate` made of several, or a `hostmesh.Stream`.
     - `mesh`: the axes named in `spec` split the rows of a batch, by default the first axis. Or a sharding instead of a
       mesh. A tree of specs or of shardings is for rows whose arrays are split differently.
     - `map(block)` or `map(block, ids, rng)` changes a block of rows; `rng` depends on the global position only.
@@ -113,7 +112,7 @@ class Loader:
                 self._rows = StreamRows(self.source, self.schedule, transforms, all_shardings[0])
             else:
                 self.schedule = Schedule(len(self.source), batch_size, tail, epochs, steps)
-                order = Order(len(self.source), seed, shuffle)
+                order = make_order(self.source, seed, shuffle)
                 self._rows = SourceRows(self.source, self.schedule, order, transforms)
             self._total = self._rows.total
             self._spread = SpreadReading(self.source.name, choice)

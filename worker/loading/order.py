@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import operator
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import SupportsIndex, TypeAlias
@@ -49,17 +49,31 @@ class Order:
 
     def ids(self, start: int, stop: int) -> NDArray[np.int64]:
         """The record ids at positions start to stop; position p is at offset p % length of epoch p // length."""
-        start, stop = _whole("start", start), _whole("stop", stop)
-        if not 0 <= start <= stop <= END:
-            raise ValueError(f"positions want 0 <= start <= stop <= 2**62, found start {start} and stop {stop}")
-        first_block = start // BLOCK
-        if stop <= (first_block + 1) * BLOCK:
-            return _block(self, first_block)[start - first_block * BLOCK : stop - first_block * BLOCK].copy()
-        ids = np.empty(stop - start, np.int64)
-        for number, first, last in _blocks(start, stop):
-            base = number * BLOCK
-            ids[first - start : last - start] = _block(self, number)[first - base : last - base]
-        return ids
+        return slice_blocks(lambda number: _block(self, number), start, stop)
+
+    def compute(self, start: int, stop: int) -> NDArray[np.int64]:
+        """The same as `ids`, computed anew: for who reads long stretches once, and keeps what it made of them."""
+        epoch, offset = divmod(start, self.length)
+        nth, offsets = np.divmod(np.arange(offset, offset + stop - start, dtype=np.uint64), np.uint64(self.length))
+        if self.shuffle and len(nth):
+            keys = _keys(self.seed, epoch, int(nth[-1]) + 1)
+            offsets = _shuffled_by_epoch(offsets, self.length, keys, nth)
+        return offsets.view(np.int64)
+
+
+def slice_blocks(block: Callable[[int], NDArray[np.int64]], start: int, stop: int) -> NDArray[np.int64]:
+    """Positions start to stop, where `block(n)` has those from n * BLOCK on; a copy."""
+    start, stop = _whole("start", start), _whole("stop", stop)
+    if not 0 <= start <= stop <= END:
+        raise ValueError(f"positions want 0 <= start <= stop <= 2**62, found start {start} and stop {stop}")
+    first_block = start // BLOCK
+    if stop <= (first_block + 1) * BLOCK:
+        return block(first_block)[start - first_block * BLOCK : stop - first_block * BLOCK].copy()
+    ids = np.empty(stop - start, np.int64)
+    for number, first, last in _blocks(start, stop):
+        base = number * BLOCK
+        ids[first - start : last - start] = block(number)[first - base : last - base]
+    return ids
 
 
 def _whole(name: str, value: SupportsIndex) -> int:
@@ -79,12 +93,7 @@ def _blocks(start: int, stop: int) -> Iterator[tuple[int, int, int]]:
 
 @lru_cache(BLOCKS_KEPT)
 def _block(order: Order, number: int) -> NDArray[np.int64]:
-    epoch, offset = divmod(number * BLOCK, order.length)
-    nth, offsets = np.divmod(np.arange(offset, offset + BLOCK, dtype=np.uint64), np.uint64(order.length))
-    if order.shuffle:
-        keys = _keys(order.seed, epoch, int(nth[-1]) + 1)
-        offsets = _shuffled_by_epoch(offsets, order.length, keys, nth)
-    return offsets.view(np.int64)
+    return order.compute(number * BLOCK, (number + 1) * BLOCK)
 
 
 def _shuffled_by_epoch(offsets: Words, length: int, keys: Words, nth: Words) -> Words:

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from hostmesh.worker.audit.used import NOTHING, Used, take_own
 from hostmesh.worker.errors import as_data_error
 from hostmesh.worker.loading.layout import Layout, RowSet
-from hostmesh.worker.loading.order import Order
 from hostmesh.worker.loading.rows import Block
 from hostmesh.worker.loading.schedule import Schedule
+from hostmesh.worker.mixing.mixture_order import AnyOrder
 from hostmesh.worker.reading.row_reader import Chunk, RowReader, Spent
 from hostmesh.worker.recording.recorder import RECORDER
 
@@ -58,7 +58,7 @@ class StepPlan:
 class SourceReader:
     """Reads any step, in any order."""
 
-    def __init__(self, rows: RowReader, order: Order, schedule: Schedule, row_sets: Sequence[RowSet]) -> None:
+    def __init__(self, rows: RowReader, order: AnyOrder, schedule: Schedule, row_sets: Sequence[RowSet]) -> None:
         self.rows, self.order, self.schedule = rows, order, schedule
         self.row_sets = row_sets
         self._pads = schedule.tail == "pad"

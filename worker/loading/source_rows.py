@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -13,6 +13,7 @@ from hostmesh.worker.loading.layout import RowSet
 from hostmesh.worker.loading.order import Order
 from hostmesh.worker.loading.reader import SourceReader
 from hostmesh.worker.loading.schedule import Schedule
+from hostmesh.worker.mixing.mixture_order import AnyOrder, MixtureOrder
 from hostmesh.worker.reading.row_reader import RowReader
 from hostmesh.worker.reading.transforms import Transforms
 from hostmesh.worker.sources import Source
@@ -21,8 +22,14 @@ from hostmesh.worker.verify.content import Content
 from hostmesh.worker.verify.fingerprint import describe_source
 
 
+def make_order(source: Source, seed: int, shuffle: bool) -> AnyOrder:
+    """The source's own order, where it has one, as a mixture does."""
+    own: Callable[[int, bool], AnyOrder] | None = getattr(source, "make_order", None)
+    return Order(len(source), seed, shuffle) if own is None else own(seed, shuffle)
+
+
 class SourceRows:
-    def __init__(self, source: Source, schedule: Schedule, order: Order, transforms: Transforms) -> None:
+    def __init__(self, source: Source, schedule: Schedule, order: AnyOrder, transforms: Transforms) -> None:
         self.source, self.schedule, self.order, self._transforms = source, schedule, order, transforms
 
     @property
@@ -48,7 +55,8 @@ class SourceRows:
     def describe_steps(self) -> dict[str, Any]:
         """All that it takes to compute which records a step has."""
         order, schedule = self.order, self.schedule
-        return {**asdict(schedule), "seed": order.seed, "shuffle": order.shuffle}
+        mixture = {"mixture": order.describe()} if isinstance(order, MixtureOrder) else {}
+        return {**asdict(schedule), "seed": order.seed, "shuffle": order.shuffle, **mixture}
 
     def find_content(self, data_spec: Mapping[str, Any]) -> Content | None:
         """What can be compared between processes: on all of them, or on none."""

@@ -6,7 +6,7 @@ import importlib
 from typing import Any
 
 from hostmesh.worker.errors import DataError
-from hostmesh.worker.sources.base import Source
+from hostmesh.worker.sources.base import BaseSource, Source
 from hostmesh.worker.specs.functions import call_function, find_function, is_module
 from hostmesh.worker.specs.recognise import recognise
 from hostmesh.worker.specs.spec import Spec, unknown
@@ -25,11 +25,15 @@ SCHEMES = {
     "tfds": "tfds",
 }
 
+# How the spec of a mixture begins.
+MIXTURE = "mix:"
+
 SOURCES = """wanted one of
   a spec string such as digits:train
   a dict or tuple of equally long arrays
   an object with __len__ and read(ids), or with __len__ and __getitem__
   a dataset of Grain, TFDS, PyTorch, Hugging Face or Datarax
+  what mix or concatenate made of several of these
   a Stream, or what as_stream makes of records that only come in order"""
 
 STREAMS = """wanted one of
@@ -38,11 +42,30 @@ STREAMS = """wanted one of
   a dataset of tf.data, Grain, PyTorch, Hugging Face or Datarax that only comes in order"""
 
 
-def open_source(spec: str) -> Source | Stream:
-    """The source that a spec string names: `digits:train`, `npz:PATH`, … (docs/loading.md has all of them).
+def open_source(data: Any) -> BaseSource | Source | Stream:
+    """The source that a spec string names: `digits:train`, `npz:PATH`, … (docs/loading.md has all of them); or one made
+    of arrays, of an object with `__len__` and rows, or of a library's dataset.
 
-    With `module:function?key=value` the function is called, and its result is used as a source.
+    With `module:function?key=value` the function is called, and its result is used as a source. What is returned has
+    `take`, `skip`, `filter` and `map`, unless it is a stream or a mixture.
     """
+    found = as_source(data)
+    if isinstance(found, (BaseSource, Stream)) or hasattr(found, "make_order"):
+        return found
+    return _all_of(found)
+
+
+def _all_of(source: Source) -> BaseSource:
+    """The same source, with the methods that ours have."""
+    views = importlib.import_module("hostmesh.worker.mixing.views")
+    whole: BaseSource = views.Selection(source, range(len(source)), source.name)
+    return whole
+
+
+def _open_spec(spec: str) -> Source | Stream:
+    if spec.startswith(MIXTURE):
+        mixture: Source = importlib.import_module("hostmesh.worker.mixing.spec").open_mixture(spec)
+        return mixture
     parsed = Spec.parse(spec)
     if parsed.scheme in SCHEMES:
         found: Source | Stream = _system(SCHEMES[parsed.scheme]).open_spec(parsed)
@@ -53,7 +76,7 @@ def open_source(spec: str) -> Source | Stream:
 def as_source(data: Any) -> Source | Stream:
     """Spec strings, arrays, any object with `__len__` and rows, and the libraries' own datasets."""
     if isinstance(data, str):
-        return open_source(data)
+        return _open_spec(data)
     if isinstance(data, (Source, Stream)):
         return data
     kind = recognise(data)

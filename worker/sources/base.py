@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -16,7 +17,8 @@ from hostmesh.worker.verify.content import Content
 class Source(Protocol):
     """Random-access records. What `read` returns is a fresh copy.
 
-    A source may also have `content`: the arrays or files behind it, where processes can compare all of their bytes.
+    A source may also have `content`: the arrays or files behind it, where processes can compare all of their bytes; and
+    `make_order(seed, shuffle)`: an order of its own, as a mixture has.
     """
 
     @property
@@ -29,8 +31,55 @@ class Source(Protocol):
     def records(self, ids: Ids) -> list[Record]: ...
 
 
+class BaseSource(ABC):
+    """What all sources of ours are: records by number, of which parts can be taken. Nothing is read or copied for that
+    but by `filter`, which looks at every record."""
+
+    # The views need this module, so they are imported where they are used.
+
+    name: str
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def read(self, ids: Ids) -> Block: ...
+
+    @abstractmethod
+    def records(self, ids: Ids) -> list[Record]: ...
+
+    def identity(self) -> Mapping[str, str]:
+        """What tells it from others beside its length and a few records."""
+        return {}
+
+    def take(self, count: int) -> BaseSource:
+        """The first records, so many."""
+        from hostmesh.worker.mixing.views import take
+
+        return take(self, count)
+
+    def skip(self, count: int) -> BaseSource:
+        """All but the first records, so many."""
+        from hostmesh.worker.mixing.views import skip
+
+        return skip(self, count)
+
+    def filter(self, predicate: Callable[[Record], bool]) -> BaseSource:
+        """The records for which the predicate is true. They are looked for here and now: all processes call this
+        together, each looks at its share, and all get the same."""
+        from hostmesh.worker.mixing.views import filter_records
+
+        return filter_records(self, predicate)
+
+    def map(self, function: Callable[[Block], Block]) -> BaseSource:
+        """`function(block)` changes a block of stacked rows, row by row, whenever one is read."""
+        from hostmesh.worker.mixing.views import Mapped
+
+        return Mapped(self, function)
+
+
 @dataclass(frozen=True)
-class BlockSource:
+class BlockSource(BaseSource):
     """`gather(ids)` returns a fresh block."""
 
     name: str
@@ -50,7 +99,7 @@ class BlockSource:
 
 
 @dataclass(frozen=True)
-class RecordSource:
+class RecordSource(BaseSource):
     """`fetch(ids)` returns one record for each id."""
 
     name: str

@@ -12,7 +12,7 @@ import numpy as np
 from hostmesh.worker.errors import DataError
 from hostmesh.worker.loading.rows import Block, Ids, Record, check_ids, stack_records, take_rows
 from hostmesh.worker.sources.arrow_columns import FixedColumn, ListColumn, make_column
-from hostmesh.worker.sources.base import RecordSource, Source
+from hostmesh.worker.sources.base import BaseSource, RecordSource, Source
 from hostmesh.worker.specs.packages import load
 from hostmesh.worker.specs.spec import Spec, unknown
 from hostmesh.worker.streams.batches import RECORDS, UNKNOWN, Items, batches_of, combine, decide
@@ -148,7 +148,7 @@ def _load(datasets: Any, where: str, config: str | None, split: str | None) -> t
 
 
 @dataclass(frozen=True)
-class TableSource:
+class TableSource(BaseSource):
     """Columns of numbers are read from the table, the others through the dataset itself."""
 
     name: str

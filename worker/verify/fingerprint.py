@@ -12,17 +12,26 @@ from numpy.typing import NDArray
 from hostmesh.worker.errors import error_context
 from hostmesh.worker.loading.rows import Record, leaves
 from hostmesh.worker.sources import Source
+from hostmesh.worker.sources.base import BaseSource
 
 SAMPLES = 4
 
 
 def describe_source(source: Source) -> dict[str, Any]:
-    """Its length, the types of its fields, and a fingerprint of a few records: `varies` if two reads differ."""
+    """Its length, the types of its fields, and a fingerprint of a few records: `varies` if two reads differ.
+
+    A filter is known by the records it keeps, and a mixture by its parts.
+    """
+    if (own := getattr(source, "describe_data", None)) is not None:
+        described: dict[str, Any] = own()
+        return described
     ids = np.unique(np.arange(SAMPLES) * (len(source) - 1) // (SAMPLES - 1))
     records = [_read(source, record) for record in ids]
     fingerprint = fingerprint_records(records)
     is_same = fingerprint == fingerprint_records([_read(source, record) for record in ids])
-    return {"records": len(source), "rows": _describe(records[0]), "content": fingerprint if is_same else "varies"}
+    content = fingerprint if is_same else "varies"
+    more = source.identity() if isinstance(source, BaseSource) else {}
+    return {"records": len(source), "rows": _describe(records[0]), "content": content, **more}
 
 
 def _read(source: Source, record: int) -> Record:
