@@ -259,9 +259,14 @@ def _read_ahead(
     """Its thread knows the reader and the layout, but not the loader: a loader that nobody uses any more can end."""
 
     def read(step: int) -> HostBatch:
-        rows = reader.read(step)
+        try:
+            rows = reader.read(step)
+            arrays = place_rows(rows, layout, step)
+        except BaseException:
+            if not isinstance(reader, StreamReader):
+                reader.close()  # nothing is read after a failure
+            raise
         waiting.note_read(rows.spent)
-        arrays = place_rows(rows, layout, step)
         if tampering.change_rows is not None:
             tampering.change_rows(step, arrays)
         return arrays, rows.has_next, rows.used

@@ -123,7 +123,7 @@ def _changer(map: Callable[..., Any]) -> Callable[[Record, int], Record]:
 
 def _block_changer(map: Callable[..., Any]) -> Callable[[Any, int], Record]:
     """Applies `map` as a Loader does, to a block of one row. A record's random numbers are those of its own number."""
-    from hostmesh.worker.reading.transforms import Transforms  # imports jax
+    from hostmesh.worker.reading.transforms import Transforms
 
     transforms = Transforms(map, None, seed=0)
 

@@ -63,7 +63,7 @@ def measure_stream(stream: Stream, seconds: float) -> Speed:
 def _find_way(source: Source, map: Callable[..., Any] | None, ids: Ids) -> tuple[ReadBlock, str]:
     """Blocks as a Loader reads them. Records that do not stack are read as `collate=` gets them."""
     if map is not None:
-        from hostmesh.worker.reading.transforms import Transforms  # imports jax
+        from hostmesh.worker.reading.transforms import Transforms
 
         transforms = Transforms(map, None, seed=0)
         read: ReadBlock = lambda ids: transforms.apply_map(source.read(ids), ids, 0, ids)  # noqa: E731

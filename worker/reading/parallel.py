@@ -63,11 +63,7 @@ class ParallelReader:
 
     def _finish(self, step: int) -> StepRows:
         pending = self._pending.pop(step)
-        try:
-            spent = pending.wait()
-        except BaseException:
-            self.close()  # nothing is read after a failure
-            raise
+        spent = pending.wait()
         return StepRows([], [], used=pending.used, arrays=pending.arrays, spent=spent)
 
 

@@ -111,7 +111,10 @@ class TriedReader:
             return self._parallel.read(step)
         if self._layout.structure is None:  # the first step, by which it will be known
             return self._serial.read(step)
-        return self._trial.read(step, self._serial, self._parallel, self._layout)
+        rows = self._trial.read(step, self._serial, self._parallel, self._layout)
+        if self._trial.verdict is Verdict.ONE_THREAD:
+            self._parallel.close()
+        return rows
 
     def close(self) -> None:
         self._serial.close()
