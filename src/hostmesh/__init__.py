@@ -26,6 +26,8 @@ if TYPE_CHECKING:  # `X as X` makes a name public for type checkers
     from hostmesh.worker.sources import as_stream as as_stream
     from hostmesh.worker.sources import open_source as open_source
     from hostmesh.worker.streams.stream import Stream as Stream
+    from hostmesh.worker.text.packing import pack as pack
+    from hostmesh.worker.text.windows import windows as windows
 
 __version__ = "0.1.0"
 
@@ -49,9 +51,11 @@ _MODULES = {
     "keep_freed_memory": "process.freed_memory",
     "make_mesh": "mesh",
     "open_source": "sources",
+    "pack": "text.packing",
     "phase": "recording.recorder",
     "preemption_requested": "preemption",
     "report": "metrics",
+    "windows": "text.windows",
 }
 
 __all__ = [*_MODULES]

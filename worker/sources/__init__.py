@@ -23,6 +23,7 @@ SCHEMES = {
     "npy": "arrays",
     "npz": "arrays",
     "tfds": "tfds",
+    "tokens": "tokens",
 }
 
 SOURCES = """wanted one of

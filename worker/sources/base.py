@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -16,7 +16,8 @@ from hostmesh.worker.verify.content import Content
 class Source(Protocol):
     """Random-access records. What `read` returns is a fresh copy.
 
-    A source may also have `content`: the arrays or files behind it, where processes can compare all of their bytes.
+    A source may also have `content`: the arrays or files behind it, where processes can compare all of their bytes; and
+    `lengths(ids)`, or `lengths(ids, field)`: how long the arrays of these records are that vary in length.
     """
 
     @property
@@ -37,6 +38,7 @@ class BlockSource:
     length: int
     gather: Callable[[Ids], Block]
     content: Content | None = None
+    lengths: Callable[..., Any] | None = None
 
     def __len__(self) -> int:
         return self.length
@@ -57,6 +59,7 @@ class RecordSource:
     length: int
     fetch: Callable[[Ids], Sequence[Record]]
     content: Content | None = None
+    lengths: Callable[..., Any] | None = None
 
     def __len__(self) -> int:
         return self.length
