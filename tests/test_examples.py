@@ -54,8 +54,9 @@ def test_digits_are_learnt_the_same_in_two_processes_as_in_one(launch: Launch, n
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
-def test_an_example_has_fewer_than_60_lines(path: Path) -> None:
-    assert len(path.read_text().splitlines()) < 60
+def test_an_example_is_short(path: Path) -> None:
+    """The transformer's also stops and goes on."""
+    assert len(path.read_text().splitlines()) < (80 if path.stem == "byte_transformer" else 60)
 
 
 def test_only_the_data_differs_between_the_examples() -> None:
