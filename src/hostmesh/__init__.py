@@ -13,6 +13,7 @@ if TYPE_CHECKING:  # `X as X` makes a name public for type checkers
     from hostmesh.worker.checkpoint import Checkpoint as Checkpoint
     from hostmesh.worker.distributed import join as join
     from hostmesh.worker.identity import Identity as Identity
+    from hostmesh.worker.loading.lengths import Lengths as Lengths
     from hostmesh.worker.loading.loader import Loader as Loader
     from hostmesh.worker.loading.order import Order as Order
     from hostmesh.worker.mesh import make_mesh as make_mesh
@@ -40,6 +41,7 @@ if not os.path.isdir(os.path.join(__path__[0], "launcher")):
 _MODULES = {
     "Checkpoint": "checkpoint",
     "Identity": "identity",
+    "Lengths": "loading.lengths",
     "Loader": "loading.loader",
     "Order": "loading.order",
     "Placement": "placement",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any, TypeAlias
 
@@ -19,9 +20,12 @@ from hostmesh.worker.errors import as_data_error
 from hostmesh.worker.loading import tampering
 from hostmesh.worker.loading.choices import STRATEGIES, require_batches, require_choice
 from hostmesh.worker.loading.layout import Layout
+from hostmesh.worker.loading.lengths import LENGTHS, Lengths, as_lengths, find_known_lengths
 from hostmesh.worker.loading.order import Order
+from hostmesh.worker.loading.padding import AgreedBatches, PaddingTransforms, make_transforms
 from hostmesh.worker.loading.prefetch import ReadAhead
-from hostmesh.worker.loading.reader import Collate, Map, SourceReader, Transforms
+from hostmesh.worker.loading.reader import Collate, Map, SourceReader, StepRows
+from hostmesh.worker.loading.rows import Block
 from hostmesh.worker.loading.schedule import Schedule, check_step
 from hostmesh.worker.loading.shardings import describe_sharding, make_shardings
 from hostmesh.worker.loading.source_rows import SourceRows
@@ -29,15 +33,28 @@ from hostmesh.worker.process.coordination import require_same, share_failure
 from hostmesh.worker.process.freed_memory import keep_freed_memory
 from hostmesh.worker.recording.recorder import RECORDER
 from hostmesh.worker.sources import as_source
+from hostmesh.worker.streams.has_next import GlobalHasNext
 from hostmesh.worker.streams.reader import StreamReader
 from hostmesh.worker.streams.state import LoaderState
 from hostmesh.worker.streams.stream import Stream
 from hostmesh.worker.streams.stream_rows import StreamRows
 from hostmesh.worker.verify.comparison import Comparison
 
-# The arrays of a batch, whether this process has another one after it, and which records it used.
-HostBatch: TypeAlias = tuple[list[list[NDArray[Any]]], bool, Used]
-DeviceBatch: TypeAlias = tuple[list[jax.Array], bool, Used]
+# The arrays of a batch, whether this process has another one after it, which records it used, and its padded length.
+DeviceBatch: TypeAlias = tuple[list[jax.Array], bool, Used, int]
+Batches: TypeAlias = "ReadAhead[HostBatch, DeviceBatch] | AgreedBatches[HostBatch]"
+
+
+@dataclass(frozen=True)
+class HostBatch:
+    """A batch before it is put on the devices; its rows are kept where its length is still to be agreed on."""
+
+    step: int
+    arrays: list[list[NDArray[Any]]]
+    has_next: bool
+    used: Used
+    length: int = 0
+    rows: StepRows | None = None
 
 
 class Loader:
@@ -56,6 +73,8 @@ class Loader:
       `global` reads all rows everywhere; `reshard` reads an equal share, and the devices exchange rows.
     - `tail`: `carry`, the remainder of an epoch begins the next; `pad`, with a boolean `mask`; or `drop`. The records
       that are in no batch are counted by `loader.left_out`.
+    - `lengths`: for records of varying length: each batch is padded to the smallest of these that holds it, so a step
+      compiles once for each; `hostmesh.Lengths` says more. Dicts get the field `lengths`.
     - `prefetch`: how many batches a thread reads ahead; `device_prefetch`: how many it puts on the devices ahead.
     - `verify`: compare all of the data between processes, not only a few records, in a thread beside training.
     """
@@ -78,12 +97,14 @@ class Loader:
         prefetch: int = 2,
         device_prefetch: int = 1,
         verify: bool = True,
+        lengths: Sequence[int] | Lengths | None = None,
     ) -> None:
         require_joined("make a loader")
         self.step = 0
         self.waited = 0.0  # seconds in which the next batch was not there yet
-        self._batches: ReadAhead[HostBatch, DeviceBatch] | None = None
-        self._is_structure_checked = self._ended = False
+        self._batches: Batches | None = None
+        self._ended = False
+        self._checked: set[int] = set()  # the lengths whose structures were compared
         with share_failure("make a loader"):
             require_choice("loading", loading, STRATEGIES)
             require_batches("prefetch", prefetch)
@@ -94,22 +115,29 @@ class Loader:
             shardings = make_shardings(mesh, spec)
             all_shardings = jax.tree_util.tree_leaves(shardings)
             self._tiers = prefetch, device_prefetch
-            transforms = Transforms(map, collate, seed)
+            padded_to = as_lengths(lengths)
             self._rows: SourceRows | StreamRows
             if isinstance(self.source, Stream):
                 self.schedule = Schedule(batch_size, batch_size, tail, epochs, steps)
+                transforms = make_transforms(map, collate, seed, padded_to, None)
                 self._rows = StreamRows(self.source, self.schedule, transforms, all_shardings[0])
             else:
                 self.schedule = Schedule(len(self.source), batch_size, tail, epochs, steps)
                 order = Order(len(self.source), seed, shuffle)
+                known = find_known_lengths(self.source, padded_to, order, self.schedule)
+                transforms = make_transforms(map, collate, seed, padded_to, known)
                 self._rows = SourceRows(self.source, self.schedule, order, transforms)
             self._total = self._rows.total
-            self._layout = Layout(shardings, batch_size, loading, tail == "pad", prefetch + device_prefetch)
+            self._padding = transforms if isinstance(transforms, PaddingTransforms) else None
+            ahead, added = prefetch + device_prefetch, (LENGTHS,) if self._padding else ()
+            self._layout = Layout(shardings, batch_size, loading, tail == "pad", ahead, added)
             self.data_spec = self._rows.describe()
             content = self._rows.find_content(self.data_spec) if verify else None
             self._comparison = Comparison(self.source.name, content)
         cut = [describe_sharding(sharding) for sharding in all_shardings]
         options = {"sharding": cut, "loading": loading, "epochs": epochs, "steps": steps}
+        if self._padding is not None:
+            options |= self._padding.describe()
         require_same("make a loader", {**self.data_spec, **options, **self._comparison.at_once})
         self._comparison.begin()
         self._used = NOTHING  # of the batch that was taken last
@@ -166,13 +194,13 @@ class Loader:
                 self._deliveries.tell()
             self._comparison.finish()
             raise StopIteration
-        arrays, has_next, self._used = batches.take()
+        arrays, has_next, self._used, length = batches.take()
         self.waited += time.perf_counter() - began
-        if not self._is_structure_checked:
-            self._check_structure()
+        if length not in self._checked:
+            self._check_structure(length)
         self._rows.note_taken(has_next)
         self.step += 1
-        return self._layout.finish(arrays)
+        return self._layout.finish(arrays, length)
 
     def state(self) -> LoaderState:
         """What to save: the number of batches delivered so far. Of a stream also the positions that this process knows,
@@ -204,11 +232,12 @@ class Loader:
             self._closer()
             self._batches = None
 
-    def _begin(self) -> ReadAhead[HostBatch, DeviceBatch]:
+    def _begin(self) -> Batches:
         RECORDER.name_source(self.source.name)
-        reader = self._rows.reader(self._layout.row_sets, self.step, sum(self._tiers))
+        ahead = sum(self._tiers) + 1  # one is held while processes agree on its length
+        reader = self._rows.reader(self._layout.row_sets, self.step, ahead)
         steps = count(self.step) if self._total is None else iter(range(self.step, self._total))
-        self._batches = _read_ahead(reader, self._layout, steps, *self._tiers)
+        self._batches = _read_ahead(reader, self._layout, self._padding, steps, *self._tiers)
         self._closer = weakref.finalize(self, _close, self._batches, reader)
         return self._batches
 
@@ -216,34 +245,54 @@ class Loader:
         rows = to_runs(self._layout.claim_rows())
         return Deliveries(self._rows.describe_steps(), rows, self.data_spec)
 
-    def _check_structure(self) -> None:
+    def _check_structure(self, length: int) -> None:
         """Before the rows of all processes meet in a computation, their arrays must be alike."""
-        assert self._layout.structure is not None
-        require_same("load a first batch", self._layout.structure.describe())
-        self._is_structure_checked = True
+        require_same("load a first batch", self._layout.structure(length).describe())
+        self._checked.add(length)
 
 
 def _read_ahead(
-    reader: SourceReader | StreamReader, layout: Layout, steps: Iterator[int], prefetch: int, device_prefetch: int
-) -> ReadAhead[HostBatch, DeviceBatch]:
+    reader: SourceReader | StreamReader,
+    layout: Layout,
+    padding: PaddingTransforms | None,
+    steps: Iterator[int],
+    prefetch: int,
+    device_prefetch: int,
+) -> Batches:
     """Its thread knows the reader and the layout, but not the loader: a loader that nobody uses any more can end."""
 
     def read(step: int) -> HostBatch:
         rows = reader.read(step)
+        blocks, length = (rows.blocks, 0) if padding is None else padding.complete(step, rows)
+        arrays = flatten(step, blocks, rows, length)
+        return HostBatch(step, arrays, rows.has_next, rows.used, length, rows if must_agree else None)
+
+    def flatten(step: int, blocks: list[Block], rows: StepRows, length: int) -> list[list[NDArray[Any]]]:
         try:
-            arrays = layout.flatten(rows.blocks, rows.masks)
+            arrays = layout.flatten(blocks, rows.masks, length)
         except Exception as error:
             raise as_data_error(f"step {step}", error) from error
         if tampering.change_rows is not None:
             tampering.change_rows(step, arrays)
-        return arrays, rows.has_next, rows.used
+        return arrays
 
     def transfer(batch: HostBatch) -> DeviceBatch:
-        return layout.assemble(batch[0]), batch[1], batch[2]
+        return layout.assemble(batch.arrays, batch.length), batch.has_next, batch.used, batch.length
 
-    return ReadAhead(read, transfer, steps, prefetch, device_prefetch)
+    def transfer_as_agreed(batch: HostBatch, length: int) -> DeviceBatch:
+        if length != batch.length:
+            assert padding is not None and batch.rows is not None
+            blocks, _ = padding.complete(batch.step, batch.rows, length)
+            batch = replace(batch, arrays=flatten(batch.step, blocks, batch.rows, length), length=length)
+        return transfer(batch)
+
+    must_agree = padding is not None and padding.must_agree
+    if not must_agree:
+        return ReadAhead(read, transfer, steps, prefetch, device_prefetch)
+    on_host = ReadAhead(read, lambda batch: batch, steps, prefetch, device_prefetch)
+    return AgreedBatches(on_host, GlobalHasNext(layout.sharding, need_all=False), transfer_as_agreed)
 
 
-def _close(batches: ReadAhead[HostBatch, DeviceBatch], reader: SourceReader | StreamReader) -> None:
+def _close(batches: Batches, reader: SourceReader | StreamReader) -> None:
     batches.close()
     reader.close()
