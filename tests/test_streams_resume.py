@@ -12,7 +12,8 @@ import pytest
 from conftest import Launch, Script
 
 import hostmesh
-from hostmesh.worker.streams import shard, skipping, state
+from hostmesh.worker.process import progress
+from hostmesh.worker.streams import shard, state
 
 COUNT = 50
 
@@ -144,7 +145,7 @@ def test_little_is_read_again() -> None:
 def test_without_a_state_it_is_read_again_and_that_is_told(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(skipping, "QUIET", 0.0)
+    monkeypatch.setattr(progress, "QUIET", 0.0)
 
     def tape(shard: int, shards: int) -> Iterator[Any]:
         return ({"id": n} for n in range(shard, 2000, shards))

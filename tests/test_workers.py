@@ -248,10 +248,10 @@ def test_rows_in_flight_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     allocated = 0
     allocate = Layout.allocate
 
-    def count(layout: Layout) -> Any:
+    def count(layout: Layout, length: int = 0) -> Any:
         nonlocal allocated
         allocated += 1
-        return allocate(layout)
+        return allocate(layout, length)
 
     monkeypatch.setattr(Layout, "allocate", count)
     loader = hostmesh.Loader(Rows(1e-4), batch_size=16, workers=4, prefetch=2, device_prefetch=1)

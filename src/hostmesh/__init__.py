@@ -13,6 +13,7 @@ if TYPE_CHECKING:  # `X as X` makes a name public for type checkers
     from hostmesh.worker.checkpoint import Checkpoint as Checkpoint
     from hostmesh.worker.distributed import join as join
     from hostmesh.worker.identity import Identity as Identity
+    from hostmesh.worker.loading.lengths import Lengths as Lengths
     from hostmesh.worker.loading.loader import Loader as Loader
     from hostmesh.worker.loading.order import Order as Order
     from hostmesh.worker.mesh import make_mesh as make_mesh
@@ -28,6 +29,8 @@ if TYPE_CHECKING:  # `X as X` makes a name public for type checkers
     from hostmesh.worker.sources import as_stream as as_stream
     from hostmesh.worker.sources import open_source as open_source
     from hostmesh.worker.streams.stream import Stream as Stream
+    from hostmesh.worker.text.packing import pack as pack
+    from hostmesh.worker.text.windows import windows as windows
 
 __version__ = "0.1.0"
 
@@ -40,6 +43,7 @@ if not os.path.isdir(os.path.join(__path__[0], "launcher")):
 _MODULES = {
     "Checkpoint": "checkpoint",
     "Identity": "identity",
+    "Lengths": "loading.lengths",
     "Loader": "loading.loader",
     "Order": "loading.order",
     "Placement": "placement",
@@ -53,9 +57,11 @@ _MODULES = {
     "make_mesh": "mesh",
     "mix": "mixing.mixture",
     "open_source": "sources",
+    "pack": "text.packing",
     "phase": "recording.recorder",
     "preemption_requested": "preemption",
     "report": "metrics",
+    "windows": "text.windows",
 }
 
 __all__ = [*_MODULES]

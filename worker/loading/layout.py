@@ -61,10 +61,21 @@ class Leaf:
         return assemble(self.aval, self.sharding, shards, list(self.where))
 
 
+@dataclass(frozen=True)
+class Form:
+    """What batches of one structure have in common: their arrays, and memory for these."""
+
+    structure: Structure
+    leaves: list[Leaf]
+    pools: list[BufferPool]  # one for each array of a batch
+    reshard: Callable[[list[jax.Array]], list[jax.Array]] | None
+
+
 class Layout:
     """How the rows that this process reads become global arrays.
 
-    The rows to read follow from the shardings alone; the structure of the arrays is known from the first block.
+    The rows to read follow from the shardings alone; the structure of the arrays is known from the first block. Where
+    rows are padded to one of several lengths, each length has a form of its own; all others have the length 0.
     """
 
     def __init__(
@@ -74,13 +85,16 @@ class Layout:
         loading: str,
         with_mask: bool,
         ahead: int,
+        added: Sequence[str] = (),
         allocate: Callable[[int], Buffer] = allocate_private,
     ) -> None:
-        """`shardings` is one sharding or a tree of them; `ahead` is how many batches are made ahead; `allocate` gives
-        memory for their rows."""
+        """`shardings` is one sharding or a tree of them; `ahead` is how many batches are made ahead; `added` are fields
+        with one value a row that the user's shardings do not know; `allocate` gives memory for rows."""
         self._allocate = allocate
         self._shardings, self._batch_size, self._with_mask = shardings, batch_size, with_mask
+        self._added = (*added, MASK) if with_mask else tuple(added)
         wanted = jax.tree_util.tree_leaves(shardings)
+        self.sharding = wanted[0]
         for sharding in wanted:
             rows_by_device(sharding, batch_size)  # raises where the batch cannot be cut
         self._spread = even_sharding(wanted[0]) if loading == "reshard" else None
@@ -92,11 +106,8 @@ class Layout:
             self.loaded_size = -(-batch_size // devices) * devices
             self.row_sets = plan_row_sets("per_process", [self._spread], self.loaded_size)
         self._max_buffers = (ahead + IN_USE) * len(self.row_sets)
-        self._pools: list[BufferPool] = []  # one for each array of a batch
-        self.structure: Structure | None = None
-        self._structure_lock = threading.Lock()
-        self._leaves: list[Leaf] = []
-        self._reshard: Callable[[list[jax.Array]], list[jax.Array]] | None = None
+        self._forms: dict[int, Form] = {}  # by length
+        self._forms_lock = threading.Lock()
 
     def claim_rows(self) -> NDArray[np.int64]:
         """The rows of a batch that this process counts as used; over all processes these are each row once."""
@@ -106,25 +117,35 @@ class Layout:
         self.row_sets = [RowSet(each.rows, place) for each, place in zip(self.row_sets, places, strict=True)]
         return own
 
-    def flatten(self, blocks: Sequence[Any], masks: Sequence[NDArray[np.bool_]]) -> list[list[NDArray[Any]]]:
-        """The arrays of each row set's block, copied; the first call fixes their structure."""
+    def knows(self, length: int = 0) -> bool:
+        """Whether a batch of that length was flattened before."""
+        return length in self._forms
+
+    def structure(self, length: int = 0) -> Structure:
+        """Of a batch that was flattened."""
+        return self._forms[length].structure
+
+    def flatten(
+        self, blocks: Sequence[Any], masks: Sequence[NDArray[np.bool_]], length: int = 0
+    ) -> list[list[NDArray[Any]]]:
+        """The arrays of each row set's block, copied; the first call with a length fixes its structure."""
         if self._with_mask:
             blocks = [add_mask(block, mask) for block, mask in zip(blocks, masks, strict=True)]
-        if self.structure is None:
-            with self._structure_lock:
-                if self.structure is None:
-                    self._fix_structure(Structure.of(blocks[0]))
-        assert self.structure is not None
+        if length not in self._forms:
+            with self._forms_lock:
+                if length not in self._forms:
+                    self._forms[length] = self._make_form(Structure.of(blocks[0]))
+        form = self._forms[length]
         flat = [
-            self.structure.flatten(block, len(row_set.rows))
+            form.structure.flatten(block, len(row_set.rows))
             for block, row_set in zip(blocks, self.row_sets, strict=True)
         ]
-        return [[pool.copy(array) for pool, array in zip(self._pools, arrays, strict=True)] for arrays in flat]
+        return [[pool.copy(array) for pool, array in zip(form.pools, arrays, strict=True)] for arrays in flat]
 
-    def allocate(self) -> list[list[tuple[NDArray[Any], Buffer]]]:
+    def allocate(self, length: int = 0) -> list[list[tuple[NDArray[Any], Buffer]]]:
         """For each row set the arrays of a batch, whose rows are still to be written, and the buffers they lie in."""
-        assert self.structure is not None
-        fields = list(zip(self._pools, self.structure.shapes, self.structure.dtypes, strict=True))
+        form = self._forms[length]
+        fields = list(zip(form.pools, form.structure.shapes, form.structure.dtypes, strict=True))
         return [
             [
                 pool.empty((rows, *shape), dtype, rows * math.prod(shape) * dtype.itemsize)
@@ -133,18 +154,19 @@ class Layout:
             for rows in (len(row_set.rows) for row_set in self.row_sets)
         ]
 
-    def assemble(self, by_row_set: Sequence[Sequence[NDArray[Any]]]) -> list[jax.Array]:
+    def assemble(self, by_row_set: Sequence[Sequence[NDArray[Any]]], length: int = 0) -> list[jax.Array]:
         """Global arrays, without communication."""
-        return [leaf.assemble(blocks) for leaf, blocks in zip(self._leaves, zip(*by_row_set, strict=True), strict=True)]
+        leaves = self._forms[length].leaves
+        return [leaf.assemble(blocks) for leaf, blocks in zip(leaves, zip(*by_row_set, strict=True), strict=True)]
 
-    def finish(self, arrays: list[jax.Array]) -> Any:
+    def finish(self, arrays: list[jax.Array], length: int = 0) -> Any:
         """The batch; with `reshard` this is a collective."""
-        assert self.structure is not None
-        if self._reshard is not None:
-            arrays = self._reshard(arrays)
-        return jax.tree_util.tree_unflatten(self.structure.tree, arrays)
+        form = self._forms[length]
+        if form.reshard is not None:
+            arrays = form.reshard(arrays)
+        return jax.tree_util.tree_unflatten(form.structure.tree, arrays)
 
-    def _fix_structure(self, structure: Structure) -> None:
+    def _make_form(self, structure: Structure) -> Form:
         targets = self._targets(structure)
         for name, shape, sharding in zip(structure.names, structure.shapes, targets, strict=True):
             with error_context(name):
@@ -152,21 +174,23 @@ class Layout:
         shapes = [(self.loaded_size, *shape) for shape in structure.shapes]
         loaded = targets if self._spread is None else [self._spread] * len(targets)
         arrays = zip(loaded, shapes, structure.dtypes, strict=True)
-        self._leaves = [make_leaf(self.row_sets, *array) for array in arrays]
+        leaves = [make_leaf(self.row_sets, *array) for array in arrays]
+        reshard = None
         if self._spread is not None:
             size = self._batch_size
-            self._reshard = jax.jit(lambda arrays: [array[:size] for array in arrays], out_shardings=targets)
-        self._pools = [BufferPool(self._max_buffers, self._allocate) for _ in targets]
-        self.structure = structure
+            reshard = jax.jit(lambda arrays: [array[:size] for array in arrays], out_shardings=targets)
+        return Form(structure, leaves, [BufferPool(self._max_buffers, self._allocate) for _ in targets], reshard)
 
     def _targets(self, structure: Structure) -> list[Sharding]:
-        """One sharding for each array; a mask is cut as the rows are."""
+        """One sharding for each array; a mask, and what else was added, is cut as the rows are."""
         arrays = jax.tree_util.tree_unflatten(structure.tree, structure.names)
         shardings = self._shardings
-        if self._with_mask and isinstance(shardings, dict):
-            shardings = {**shardings, MASK: row_sharding(jax.tree_util.tree_leaves(shardings)[0])}
-        elif self._with_mask:
-            shardings = {name: row_sharding(shardings) if name == MASK else shardings for name in arrays}
+        added = [name for name in self._added if isinstance(arrays, dict) and name in arrays]
+        if added and isinstance(shardings, dict):
+            of_rows = row_sharding(jax.tree_util.tree_leaves(shardings)[0])
+            shardings = {**dict.fromkeys(added, of_rows), **shardings}
+        elif added:
+            shardings = {name: row_sharding(shardings) if name in added else shardings for name in arrays}
         try:
             spread = jax.tree_util.tree_map(lambda s, subtree: jax.tree.map(lambda _: s, subtree), shardings, arrays)
         except ValueError:

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Sequence
 from itertools import count
-from typing import Any, TypeAlias
+from typing import Any
 
 import jax
 import numpy as np
 from numpy.typing import NDArray
 
 from hostmesh.worker.audit.deliveries import Deliveries, is_wanted
-from hostmesh.worker.audit.used import NOTHING, Used, to_runs
+from hostmesh.worker.audit.used import NOTHING, to_runs
 from hostmesh.worker.distributed import identity_of_itself, require_joined
 from hostmesh.worker.loading import tampering
+from hostmesh.worker.loading.batches import Batches, Reader, close_all, read_ahead
 from hostmesh.worker.loading.choices import STRATEGIES, require_batches, require_choice
 from hostmesh.worker.loading.layout import Layout
-from hostmesh.worker.loading.prefetch import ReadAhead
-from hostmesh.worker.loading.reader import SourceReader, place_rows
+from hostmesh.worker.loading.lengths import LENGTHS, Lengths, as_lengths, find_known_lengths
+from hostmesh.worker.loading.padding import PaddingTransforms, make_transforms
 from hostmesh.worker.loading.schedule import Schedule, check_step
 from hostmesh.worker.loading.shardings import describe_sharding, make_shardings
 from hostmesh.worker.loading.source_rows import SourceRows, make_order
@@ -27,10 +28,8 @@ from hostmesh.worker.loading.waiting import Waiting
 from hostmesh.worker.process.coordination import require_same, share_failure
 from hostmesh.worker.process.freed_memory import keep_freed_memory
 from hostmesh.worker.reading.choice import choose_workers
-from hostmesh.worker.reading.data_processes import ProcessReader
 from hostmesh.worker.reading.spread import SpreadReading
-from hostmesh.worker.reading.transforms import Collate, Map, Transforms
-from hostmesh.worker.reading.trial import TriedReader
+from hostmesh.worker.reading.transforms import Collate, Map
 from hostmesh.worker.recording.recorder import RECORDER
 from hostmesh.worker.sources import as_source
 from hostmesh.worker.streams.reader import StreamReader
@@ -38,11 +37,6 @@ from hostmesh.worker.streams.state import LoaderState
 from hostmesh.worker.streams.stream import Stream
 from hostmesh.worker.streams.stream_rows import StreamRows
 from hostmesh.worker.verify.comparison import Comparison
-
-# The arrays of a batch, whether this process has another one after it, and which records it used.
-HostBatch: TypeAlias = tuple[list[list[NDArray[Any]]], bool, Used]
-DeviceBatch: TypeAlias = tuple[list[jax.Array], bool, Used]
-Reader: TypeAlias = SourceReader | TriedReader | ProcessReader | StreamReader
 
 
 class Loader:
@@ -61,6 +55,8 @@ class Loader:
       `global` reads all rows everywhere; `reshard` reads an equal share, and the devices exchange rows.
     - `tail`: `carry`, the remainder of an epoch begins the next; `pad`, with a boolean `mask`; or `drop`. The records
       that are in no batch are counted by `loader.left_out`.
+    - `lengths`: for records of varying length: each batch is padded to the smallest of these that holds it, so a step
+      compiles once for each; `hostmesh.Lengths` says more. Dicts get the field `lengths`.
     - `prefetch`: how many batches a thread reads ahead; `device_prefetch`: how many it puts on the devices ahead.
     - `workers`: how many threads read, collate and map the records of a source; by default as many as this process has
       cores, if that is safe and faster; 0 is one thread. `processes`: so many processes do it instead, for work in pure
@@ -88,12 +84,14 @@ class Loader:
         workers: int | str | None = None,
         processes: int = 0,
         verify: bool = True,
+        lengths: Sequence[int] | Lengths | None = None,
     ) -> None:
         require_joined("make a loader")
         self.step = 0
         self._waiting = Waiting()
-        self._batches: ReadAhead[HostBatch, DeviceBatch] | None = None
-        self._is_structure_checked = self._ended = False
+        self._batches: Batches | None = None
+        self._ended = False
+        self._checked: set[int] = set()  # the lengths whose structures were compared
         with share_failure("make a loader"):
             require_choice("loading", loading, STRATEGIES)
             require_batches("prefetch", prefetch)
@@ -105,24 +103,30 @@ class Loader:
             shardings = make_shardings(mesh, spec)
             all_shardings = jax.tree_util.tree_leaves(shardings)
             self._tiers = prefetch, device_prefetch
-            transforms = Transforms(map, collate, seed)
+            padded_to = as_lengths(lengths)
             self._rows: SourceRows | StreamRows
             if isinstance(self.source, Stream):
                 self.schedule = Schedule(batch_size, batch_size, tail, epochs, steps)
+                transforms = make_transforms(map, collate, seed, padded_to, None)
                 self._rows = StreamRows(self.source, self.schedule, transforms, all_shardings[0])
             else:
                 self.schedule = Schedule(len(self.source), batch_size, tail, epochs, steps)
                 order = make_order(self.source, seed, shuffle)
+                known = find_known_lengths(self.source, padded_to, order, self.schedule)
+                transforms = make_transforms(map, collate, seed, padded_to, known)
                 self._rows = SourceRows(self.source, self.schedule, order, transforms)
             self._total = self._rows.total
-            self._spread = SpreadReading(self.source.name, choice)
-            ahead = prefetch + device_prefetch + self._spread.extra
-            self._layout = Layout(shardings, batch_size, loading, tail == "pad", ahead, self._spread.allocate)
+            self._padding = transforms if isinstance(transforms, PaddingTransforms) else None
+            self._spread = SpreadReading(self.source.name, choice, can_cut=not transforms.must_agree)
+            ahead, added = sum(self._tiers) + self._spread.extra, (LENGTHS,) if self._padding else ()
+            self._layout = Layout(shardings, batch_size, loading, tail == "pad", ahead, added, self._spread.allocate)
             self.data_spec = self._rows.describe()
             content = self._rows.find_content(self.data_spec) if verify else None
             self._comparison = Comparison(self.source.name, content)
         cut = [describe_sharding(sharding) for sharding in all_shardings]
         options = {"sharding": cut, "loading": loading, "epochs": epochs, "steps": steps}
+        if self._padding is not None:
+            options |= self._padding.describe()
         require_same("make a loader", {**self.data_spec, **options, **self._comparison.at_once})
         self._comparison.begin()
         self._used = NOTHING  # of the batch that was taken last
@@ -189,13 +193,13 @@ class Loader:
                 self._deliveries.tell()
             self._comparison.finish()
             raise StopIteration
-        arrays, has_next, self._used = batches.take()
+        arrays, has_next, self._used, length = batches.take()
         self._waiting.note_wait(time.perf_counter() - began)
-        if not self._is_structure_checked:
-            self._check_structure()
+        if length not in self._checked:
+            self._check_structure(length)
         self._rows.note_taken(has_next)
         self.step += 1
-        return self._layout.finish(arrays)
+        return self._layout.finish(arrays, length)
 
     def state(self) -> LoaderState:
         """What to save: the number of batches delivered so far. Of a stream also the positions that this process knows,
@@ -227,17 +231,18 @@ class Loader:
             self._closer()
             self._batches = None
 
-    def _begin(self) -> ReadAhead[HostBatch, DeviceBatch]:
+    def _begin(self) -> Batches:
         RECORDER.name_source(self.source.name)
         reader = self._open_reader()
         steps = count(self.step) if self._total is None else iter(range(self.step, self._total))
-        self._batches = _read_ahead(reader, self._layout, self._waiting, steps, *self._tiers)
-        self._closer = weakref.finalize(self, _close, self._batches, reader)
+        self._batches = read_ahead(reader, self._layout, self._padding, self._waiting, steps, *self._tiers)
+        self._closer = weakref.finalize(self, close_all, self._batches, reader)
         return self._batches
 
     def _open_reader(self) -> Reader:
         ahead = sum(self._tiers)
-        reader = self._rows.reader(self._layout.row_sets, self.step, ahead)
+        # One more is held while processes agree on its length.
+        reader = self._rows.reader(self._layout.row_sets, self.step, ahead + 1)
         if isinstance(reader, StreamReader):
             return reader  # a stream comes in order, through one thread
         return self._spread.reader(reader, self._layout, ahead, self._total)
@@ -246,40 +251,7 @@ class Loader:
         rows = to_runs(self._layout.claim_rows())
         return Deliveries(self._rows.describe_steps(), rows, self.data_spec)
 
-    def _check_structure(self) -> None:
+    def _check_structure(self, length: int) -> None:
         """Before the rows of all processes meet in a computation, their arrays must be alike."""
-        assert self._layout.structure is not None
-        require_same("load a first batch", self._layout.structure.describe())
-        self._is_structure_checked = True
-
-
-def _read_ahead(
-    reader: Reader, layout: Layout, waiting: Waiting, steps: Iterator[int], prefetch: int, device_prefetch: int
-) -> ReadAhead[HostBatch, DeviceBatch]:
-    """Its thread knows the reader and the layout, but not the loader: a loader that nobody uses any more can end."""
-
-    def read(step: int) -> HostBatch:
-        try:
-            rows = reader.read(step)
-            arrays = place_rows(rows, layout, step)
-        except BaseException:
-            if not isinstance(reader, StreamReader):
-                reader.close()  # nothing is read after a failure
-            raise
-        waiting.note_read(rows.spent)
-        if tampering.change_rows is not None:
-            tampering.change_rows(step, arrays)
-        return arrays, rows.has_next, rows.used
-
-    def transfer(batch: HostBatch) -> DeviceBatch:
-        began = time.perf_counter()
-        arrays = layout.assemble(batch[0])
-        waiting.note_transfer(time.perf_counter() - began)
-        return arrays, batch[1], batch[2]
-
-    return ReadAhead(read, transfer, steps, prefetch, device_prefetch)
-
-
-def _close(batches: ReadAhead[HostBatch, DeviceBatch], reader: Reader) -> None:
-    batches.close()
-    reader.close()
+        require_same("load a first batch", self._layout.structure(length).describe())
+        self._checked.add(length)

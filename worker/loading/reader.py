@@ -34,14 +34,15 @@ class StepRows:
     used: Used = field(default_factory=lambda: NOTHING)
     arrays: list[list[NDArray[Any]]] | None = None
     spent: Spent = Spent(0.0, 0.0)
+    length: int = 0  # to which rows of varying length are padded
 
 
 def place_rows(rows: StepRows, layout: Layout, step: int) -> list[list[NDArray[Any]]]:
-    """In the memory of a batch; the first step of a loader fixes the structure of all."""
+    """In the memory of a batch; the first step of each length fixes the structure of all."""
     if rows.arrays is not None:
         return rows.arrays
     try:
-        return layout.flatten(rows.blocks, rows.masks)
+        return layout.flatten(rows.blocks, rows.masks, rows.length)
     except Exception as error:
         raise as_data_error(f"step {step}", error) from error
 
@@ -53,6 +54,7 @@ class StepPlan:
     chunks: list[Chunk]
     masks: list[NDArray[np.bool_]]
     used: Used
+    length: int
 
 
 class SourceReader:
@@ -72,7 +74,8 @@ class SourceReader:
             found = list(self._pool.map(self._read, plan.chunks))
         times = [spent for _, spent in found]
         spent = times[0] if len(times) == 1 else Spent(*map(sum, zip(*times, strict=True)))
-        return StepRows([block for block, _ in found], plan.masks, used=plan.used, spent=spent)
+        blocks = [block for block, _ in found]
+        return StepRows(blocks, plan.masks, used=plan.used, spent=spent, length=plan.length)
 
     def plan(self, step: int) -> StepPlan:
         """Without reading anything. The used records are the very ids that the source will be asked for."""
@@ -87,7 +90,8 @@ class SourceReader:
             chunks.append(Chunk(step, start, own, rows))
             used.append(NOTHING if row_set.own is None else take_own(own, row_set.rows, row_set.own, count))
         masks = [row_set.rows < stop - start for row_set in self.row_sets] if self._pads else []
-        return StepPlan(chunks, masks, used[0] if len(used) == 1 else np.concatenate(used))
+        length = self.rows.transforms.length_of(step)
+        return StepPlan(chunks, masks, used[0] if len(used) == 1 else np.concatenate(used), length)
 
     def close(self) -> None:
         if self._pool is not None:

@@ -66,10 +66,16 @@ class Schedule:
     def positions(self, step: int) -> tuple[int, int]:
         """Start and stop of a step's positions."""
         if self.tail == "carry":
-            return step * self.batch_size, (step + 1) * self.batch_size
+            return step * self.batch_size, self.stop(step * self.batch_size)
         epoch, nth = divmod(step, self.steps_per_epoch)
         start = epoch * self.length + nth * self.batch_size
-        return start, min(start + self.batch_size, (epoch + 1) * self.length)
+        return start, self.stop(start)
+
+    def stop(self, start: int) -> int:
+        """Where the positions of a step stop that start there."""
+        if self.tail == "carry":
+            return start + self.batch_size
+        return min(start + self.batch_size, (start // self.length + 1) * self.length)
 
 
 def check_step(step: object, total: int | None) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import zlib
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -37,6 +38,14 @@ class Selection(BaseSource):
         if isinstance(self.chosen, range):
             return before
         return {**before, "kept": f"{len(self):,} records {zlib.crc32(self.chosen.tobytes()):08x}"}
+
+    @property
+    def lengths(self) -> Callable[..., Any] | None:
+        """How long records are, where the source knows it."""
+        ask = getattr(self.source, "lengths", None)
+        if ask is None:
+            return None
+        return lambda ids, *field: ask(self._translate(ids), *field[: len(inspect.signature(ask).parameters) - 1])
 
     def read(self, ids: Ids) -> Block:
         return self.source.read(self._translate(ids))

@@ -196,19 +196,18 @@ def without_mask(piece: Piece) -> tuple[Fields, list[Any]]:
 
 
 class ProcessReader:
-    """Reads the first step itself, by which the structure is known, while the data processes start; then they read."""
+    """The first step is read here, by which the structure is known, while the data processes start; then they read."""
 
     def __init__(
         self, serial: SourceReader, layout: Layout, processes: DataProcesses, ahead: int, total: int | None
     ) -> None:
-        self._serial, self._layout = serial, layout
+        self._serial = serial
         self._parallel = ParallelReader(serial, layout, processes, ahead, total)
 
     def read(self, step: int) -> StepRows:
-        if self._layout.structure is not None:
-            return self._parallel.read(step)
-        rows = self._serial.read(step)
-        require_plain(rows.blocks[0])
+        rows = self._parallel.read(step)
+        if rows.arrays is None:
+            require_plain(rows.blocks[0])
         return rows
 
     def close(self) -> None:

@@ -27,7 +27,7 @@ class Workers(Protocol):
 class ParallelReader:
     """Reads steps in order. While one is waited for, the workers are at the steps after it already.
 
-    The layout must know the structure of the rows.
+    A step whose structure the layout does not know yet is read by this thread alone: by it the layout will know.
     """
 
     def __init__(self, serial: SourceReader, layout: Layout, workers: Workers, ahead: int, total: int | None) -> None:
@@ -40,8 +40,8 @@ class ParallelReader:
     def read(self, step: int) -> StepRows:
         end = step + 1 + self._ahead
         for later in range(step, end if self._total is None else min(end, self._total)):
-            if later not in self._pending:
-                self._begin(later)
+            if later not in self._pending and not self._begin(later):
+                break
         return self._finish(step)
 
     def read_alone(self, step: int) -> StepRows:
@@ -53,18 +53,23 @@ class ParallelReader:
         self._pending.clear()
         self._workers.close()
 
-    def _begin(self, step: int) -> None:
-        structure = self._layout.structure
-        assert structure is not None
-        pending = PendingStep(self._serial.plan(step), structure, self._layout.allocate(), self._per_row_set)
+    def _begin(self, step: int) -> bool:
+        plan = self._serial.plan(step)
+        if not self._layout.knows(plan.length):
+            return False
+        allocated = self._layout.allocate(plan.length)
+        pending = PendingStep(plan, self._layout.structure(plan.length), allocated, self._per_row_set)
         self._pending[step] = pending
         for piece in pending.pieces:
             self._workers.give(piece)
+        return True
 
     def _finish(self, step: int) -> StepRows:
-        pending = self._pending.pop(step)
+        pending = self._pending.pop(step, None)
+        if pending is None:
+            return self._serial.read(step)
         spent = pending.wait()
-        return StepRows([], [], used=pending.used, arrays=pending.arrays, spent=spent)
+        return StepRows([], [], used=pending.used, arrays=pending.arrays, spent=spent, length=pending.length)
 
 
 class RowFiller:

@@ -38,7 +38,7 @@ class PendingStep:
     """Done when all of its pieces are, or when the first of them has failed."""
 
     def __init__(self, plan: StepPlan, structure: Structure, allocated: Sequence[Allocated], per_row_set: int) -> None:
-        self.used, self.structure = plan.used, structure
+        self.used, self.length, self.structure = plan.used, plan.length, structure
         self.arrays = [[array for array, _ in arrays] for arrays in allocated]
         masks: Sequence[NDArray[np.bool_] | None] = plan.masks or [None] * len(plan.chunks)
         cut = zip(plan.chunks, allocated, masks, strict=True)

@@ -16,7 +16,9 @@ from hostmesh.worker.reading.trial import Trial, TriedReader
 class SpreadReading:
     """Of one loader; its readers come and go."""
 
-    def __init__(self, name: str, choice: WorkerChoice) -> None:
+    def __init__(self, name: str, choice: WorkerChoice, can_cut: bool) -> None:
+        """`can_cut` is whether pieces of a step can be completed apart from each other."""
+        choice = choice if can_cut else WorkerChoice()
         self._choice = choice
         self._trial = Trial(name, choice.is_asked)
         self._memory = SharedMemory() if choice.processes else None

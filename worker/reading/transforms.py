@@ -20,6 +20,8 @@ Collate: TypeAlias = Callable[..., Block]
 class Transforms:
     """What the user wants done to rows: `collate` makes a block of records, `map` changes a block."""
 
+    must_agree = False  # whether a block is complete only once processes have agreed on its length
+
     def __init__(self, map: Map | None, collate: Collate | None, seed: int) -> None:
         self.collate = collate
         self._map = map
@@ -36,6 +38,10 @@ class Transforms:
             return self.collate(records)
         except Exception as error:
             raise as_data_error("collate" if len(ids) > 1 else f"collate of record {ids[0]}", error) from error
+
+    def length_of(self, step: int) -> int:
+        """To which the rows of a step are padded; 0 where all steps have one length."""
+        return 0
 
     def apply_map(self, block: Block, ids: Ids, start: int, rows: NDArray[np.int64]) -> Block:
         if self._map is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from enum import Enum, auto
 from time import perf_counter
 from typing import Any
@@ -67,7 +68,11 @@ class Trial:
         self._rest -= 1
         if not self._is_safe and (self._is_asked or self._is_time):
             self._check(step, arrays, serial, parallel, layout)
-        return StepRows([], [], used=rows.used, arrays=arrays, spent=rows.spent)
+        return replace(rows, arrays=arrays)
+
+    @property
+    def is_against(self) -> bool:
+        return self.verdict is Verdict.ONE_THREAD
 
     @property
     def _is_time(self) -> bool:
@@ -105,14 +110,13 @@ class TriedReader:
         self._trial, self._serial, self._parallel, self._layout = trial, serial, parallel, layout
 
     def read(self, step: int) -> StepRows:
-        if self._trial.verdict is Verdict.ONE_THREAD:
+        verdict = self._trial.verdict
+        if verdict is Verdict.ONE_THREAD:
             return self._serial.read(step)
-        if self._trial.verdict is Verdict.SEVERAL and self._layout.structure is not None:
+        if verdict is Verdict.SEVERAL:
             return self._parallel.read(step)
-        if self._layout.structure is None:  # the first step, by which it will be known
-            return self._serial.read(step)
         rows = self._trial.read(step, self._serial, self._parallel, self._layout)
-        if self._trial.verdict is Verdict.ONE_THREAD:
+        if self._trial.is_against:
             self._parallel.close()
         return rows
 

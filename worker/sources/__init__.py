@@ -23,6 +23,7 @@ SCHEMES = {
     "npy": "arrays",
     "npz": "arrays",
     "tfds": "tfds",
+    "tokens": "tokens",
 }
 
 # How the spec of a mixture begins.

@@ -23,9 +23,11 @@ from hostmesh.worker.verify.content import Content, of_files
 READER_OPTIONS = "readahead_buffer_size:0,max_parallelism:0"
 READER_BUFFER = 1 << 15
 MAX_NAMED = 10  # records that cannot be read
+VARYING = ":*"  # at the end of a field of any length
 
 HOW_TO_DECODE = """say what is in a record, by one of
   fields=image:uint8:28x28,label:int32   values of fixed width, one after another, little-endian
+  fields=label:int32,tokens:uint16:*     the last one may be of any length: the rest of the record
   decode=module:function                 a function that makes a record from bytes"""
 
 
@@ -46,6 +48,8 @@ def array_record_source(
     """Several files in a row make one source; exactly one of `fields` and `decode` says what the bytes mean."""
     given = [paths] if isinstance(paths, (str, Path)) else list(paths)
     name = f"arrayrecord:{','.join(map(str, given))}"
+    if fields is not None and decode is None and fields.endswith(VARYING):
+        decode, fields = VaryingFields.parse(fields, name).decode, None
     if fields is not None and decode is None:
         files, dtype = Files([FileSlice(path) for path in find_files(given)]), parse_fields(fields, name)
         return BlockSource(
@@ -83,6 +87,32 @@ def _parse_shape(shape: list[str]) -> tuple[int, ...]:
     if len(shape) > 1:
         raise ValueError("a field has too many parts")
     return tuple(int(size) for size in shape[0].split("x")) if shape else ()
+
+
+@dataclass(frozen=True)
+class VaryingFields:
+    """Fields of fixed width, perhaps none, and one that takes the rest of a record."""
+
+    fixed: np.dtype[Any]
+    last: str
+    dtype: np.dtype[Any]
+    name: str
+
+    @classmethod
+    def parse(cls, text: str, name: str) -> VaryingFields:
+        before, _, last = text.removesuffix(VARYING).rpartition(",")
+        field = parse_fields(last, name)
+        (varying,) = field.names or ()
+        return cls(parse_fields(before, name) if before else np.dtype([]), varying, field[varying], name)
+
+    def decode(self, row: bytes) -> Record:
+        rest = len(row) - self.fixed.itemsize
+        if rest < 0 or rest % self.dtype.itemsize:
+            wanted = f"{self.fixed.itemsize} and a multiple of {self.dtype.itemsize} by its fields"
+            raise DataError(f"{self.name}: a record has {len(row)} bytes, wanted {wanted}")
+        values = np.frombuffer(row, self.fixed, 1)[0] if self.fixed.itemsize else {}
+        record = {field: np.asarray(values[field]) for field in self.fixed.names or ()}
+        return {**record, self.last: np.frombuffer(row, self.dtype, offset=self.fixed.itemsize)}
 
 
 def decode_fields(rows: list[bytes], ids: Ids, dtype: np.dtype[Any], name: str) -> Block:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -54,6 +55,10 @@ class FixedColumn:
     def row_size(self) -> int:
         return self.arrays[0][:1].nbytes
 
+    def row_lengths(self, rows: Ids) -> NDArray[np.int64] | None:
+        """None where a row is not an array of one axis."""
+        return np.full(len(rows), self.arrays[0].shape[1]) if self.arrays[0].ndim == 2 else None
+
     def read(self, ids: Ids) -> NDArray[Any]:
         if len(self.arrays) == 1:
             self._check({0})
@@ -92,6 +97,19 @@ class ListColumn:
             self.values[chunk][self.offsets[chunk][row] : self.offsets[chunk][row + 1]]
             for chunk, row in _find(self.ends, ids)
         ]
+
+    @cached_property
+    def _lengths(self) -> NDArray[np.int64]:
+        return np.concatenate([np.diff(offsets) for offsets in self.offsets]).astype(np.int64)
+
+    def row_lengths(self, rows: Ids) -> NDArray[np.int64]:
+        """From the offsets alone."""
+        return self._lengths[rows]
+
+    def pieces(self, ids: Ids, starts: NDArray[np.int64], stops: NDArray[np.int64]) -> list[Any]:
+        """Of each row the values from a start to a stop."""
+        rows = self.rows(ids)
+        return [row[start:stop] for row, start, stop in zip(rows, starts.tolist(), stops.tolist(), strict=True)]
 
 
 def make_column(name: str, column: Any) -> FixedColumn | ListColumn | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -18,6 +18,7 @@ class Source(Protocol):
     """Random-access records. What `read` returns is a fresh copy.
 
     A source may also have `content`: the arrays or files behind it, where processes can compare all of their bytes; and
+    `lengths(ids)`, or `lengths(ids, field)`: how long the arrays of these records are that vary in length; and
     `make_order(seed, shuffle)`: an order of its own, as a mixture has.
     """
 
@@ -86,6 +87,7 @@ class BlockSource(BaseSource):
     length: int
     gather: Callable[[Ids], Block]
     content: Content | None = None
+    lengths: Callable[..., Any] | None = None
 
     def __len__(self) -> int:
         return self.length
@@ -106,6 +108,7 @@ class RecordSource(BaseSource):
     length: int
     fetch: Callable[[Ids], Sequence[Record]]
     content: Content | None = None
+    lengths: Callable[..., Any] | None = None
 
     def __len__(self) -> int:
         return self.length

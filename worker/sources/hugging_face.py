@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hostmesh.worker.errors import DataError
 from hostmesh.worker.loading.rows import Block, Ids, Record, check_ids, stack_records, take_rows
@@ -177,6 +178,20 @@ class TableSource(BaseSource):
     def records(self, ids: Ids) -> list[Record]:
         check_ids(ids, len(self), self.name)
         return self._fetch(list(self.columns), ids)
+
+    def lengths(self, ids: Ids, field: str | None = None) -> NDArray[np.int64] | None:
+        """How long the field is in these records, or the longest array of one axis; None where only reading tells."""
+        columns = list(self.columns.values()) if field is None else [self.columns.get(field)]
+        found = [None if column is None else column.row_lengths(self._rows(ids)) for column in columns]
+        known = [lengths for lengths in found if lengths is not None]
+        return np.max(known, axis=0) if known and None not in columns else None
+
+    def pieces(
+        self, field: str, ids: Ids, starts: NDArray[np.int64], stops: NDArray[np.int64]
+    ) -> list[NDArray[Any]] | None:
+        """Of each record the values of a field from a start to a stop; None where it is read otherwise."""
+        column = self.columns.get(field)
+        return column.pieces(self._rows(ids), starts, stops) if isinstance(column, ListColumn) else None
 
     def _stack(self, names: list[str], ids: Ids) -> Block:
         if not len(ids):  # the shape of an empty block is that of any record

@@ -15,9 +15,10 @@ from hostmesh.worker.sources.base import BlockSource, RecordSource
 def object_source(data: Any, name: str | None = None) -> BlockSource | RecordSource:
     """The fastest of the three ways that the object has."""
     name = name or type(data).__name__
+    lengths = getattr(data, "lengths", None)
     if hasattr(data, "read"):
-        return BlockSource(name, len(data), lambda ids: _read(data, ids, name))
-    return RecordSource(name, len(data), lambda ids: get_records(data, ids, name))
+        return BlockSource(name, len(data), lambda ids: _read(data, ids, name), lengths=lengths)
+    return RecordSource(name, len(data), lambda ids: get_records(data, ids, name), lengths=lengths)
 
 
 def get_records(data: Any, ids: Ids, name: str) -> Sequence[Record]:

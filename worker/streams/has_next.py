@@ -30,15 +30,19 @@ class GlobalHasNext:
         """The first result, from flags of all processes that were exchanged otherwise."""
         self._result = all(flags) if self._need_all else any(flags)
 
-    def reduce(self, has_next: bool) -> None:
-        """A collective; every process calls it once a step."""
+    def reduce(self, has_next: int) -> None:
+        """A collective; every process calls it once a step. Any number will do in the place of a flag."""
         if self._processes == 1:
-            self._result = has_next
+            self._result = int(has_next)
             return
         flag = np.array([has_next], np.int32)
         flags = jax.make_array_from_callback((self._processes,), self._one_each, lambda _: flag)
         self._result = self._reduce(flags)
 
     def result(self) -> bool:
+        return bool(self.value())
+
+    def value(self) -> int:
+        """The smallest number of all processes or, without `need_all`, the greatest."""
         result = self._result
-        return bool(result if isinstance(result, bool) else np.asarray(result.addressable_data(0)))
+        return int(result if isinstance(result, int) else np.asarray(result.addressable_data(0)))

@@ -13,9 +13,9 @@ from hostmesh.worker.errors import error_context
 from hostmesh.worker.loading.layout import RowSet
 from hostmesh.worker.loading.reader import StepRows
 from hostmesh.worker.loading.rows import Block, stack_records, take_rows
+from hostmesh.worker.process.progress import Progress
 from hostmesh.worker.reading.transforms import Transforms
 from hostmesh.worker.streams.shard import BlockReader, RecordReader, ShardReader, join_blocks
-from hostmesh.worker.streams.skipping import SkipProgress
 from hostmesh.worker.streams.stream import Stream
 from hostmesh.worker.verify.fingerprint import fingerprint_records
 
@@ -71,7 +71,7 @@ class StreamReader:
                 if position is not None and (problem := reader.resume(position, steps * self.share)):
                     line = f"{self.stream.name}: shard {shard} is read again from its start, because {problem}"
                     print(line, file=sys.stderr, flush=True)
-            progress = SkipProgress(steps, self.stream.name)
+            progress = Progress(steps, f"skipping to batch {steps:,} of {self.stream.name}")
             for step in range(1, steps + 1):
                 for shard, reader in self._readers.items():
                     self._skip_to(step * self.share, shard, reader)

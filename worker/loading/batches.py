@@ -1,0 +1,97 @@
+"""Batches in their order: read ahead on the host, put on the devices ahead, of a length that all processes agree on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+import jax
+from numpy.typing import NDArray
+
+from hostmesh.worker.audit.used import Used
+from hostmesh.worker.loading import tampering
+from hostmesh.worker.loading.layout import Layout
+from hostmesh.worker.loading.padding import AgreedBatches, PaddingTransforms
+from hostmesh.worker.loading.prefetch import ReadAhead
+from hostmesh.worker.loading.reader import SourceReader, StepRows, place_rows
+from hostmesh.worker.loading.waiting import Waiting
+from hostmesh.worker.reading.data_processes import ProcessReader
+from hostmesh.worker.reading.trial import TriedReader
+from hostmesh.worker.streams.has_next import GlobalHasNext
+from hostmesh.worker.streams.reader import StreamReader
+
+Reader: TypeAlias = SourceReader | TriedReader | ProcessReader | StreamReader
+# The arrays of a batch, whether this process has another one after it, which records it used, and its padded length.
+DeviceBatch: TypeAlias = tuple[list[jax.Array], bool, Used, int]
+Batches: TypeAlias = "ReadAhead[HostBatch, DeviceBatch] | AgreedBatches[HostBatch]"
+
+
+@dataclass(frozen=True)
+class HostBatch:
+    """A batch before it is put on the devices; its rows are kept where its length is still to be agreed on."""
+
+    step: int
+    arrays: list[list[NDArray[Any]]]
+    has_next: bool
+    used: Used
+    length: int = 0
+    rows: StepRows | None = None
+
+
+def read_ahead(
+    reader: Reader,
+    layout: Layout,
+    padding: PaddingTransforms | None,
+    waiting: Waiting,
+    steps: Iterator[int],
+    prefetch: int,
+    device_prefetch: int,
+) -> Batches:
+    """Its thread knows the reader and the layout, but not the loader: a loader that nobody uses any more can end."""
+
+    def read(step: int) -> HostBatch:
+        try:
+            return read_step(step)
+        except BaseException:
+            if not isinstance(reader, StreamReader):
+                reader.close()  # nothing is read after a failure
+            raise
+
+    def read_step(step: int) -> HostBatch:
+        rows = reader.read(step)
+        waiting.note_read(rows.spent)
+        if padding is None or not padding.must_agree:
+            return HostBatch(step, place(step, rows), rows.has_next, rows.used, rows.length)
+        needed = padding.complete(step, rows)
+        return HostBatch(step, place(step, needed), rows.has_next, rows.used, needed.length, rows)
+
+    def place(step: int, rows: StepRows) -> list[list[NDArray[Any]]]:
+        arrays = place_rows(rows, layout, step)
+        if tampering.change_rows is not None:
+            tampering.change_rows(step, arrays)
+        return arrays
+
+    def transfer(batch: HostBatch) -> DeviceBatch:
+        began = time.perf_counter()
+        arrays = layout.assemble(batch.arrays, batch.length)
+        waiting.note_transfer(time.perf_counter() - began)
+        return arrays, batch.has_next, batch.used, batch.length
+
+    def transfer_as_agreed(batch: HostBatch, length: int) -> DeviceBatch:
+        if length != batch.length:
+            assert padding is not None and batch.rows is not None
+            rows = padding.complete(batch.step, batch.rows, length)
+            batch = replace(batch, arrays=place(batch.step, rows), length=length)
+        return transfer(batch)
+
+    if padding is None or not padding.must_agree:
+        return ReadAhead(read, transfer, steps, prefetch, device_prefetch)
+    on_host = ReadAhead(read, lambda batch: batch, steps, prefetch, device_prefetch)
+    return AgreedBatches(on_host, GlobalHasNext(layout.sharding, need_all=False), transfer_as_agreed)
+
+
+def close_all(batches: Batches, reader: Reader) -> None:
+    batches.close()
+    reader.close()

@@ -1,0 +1,127 @@
+"""Records of varying length become blocks of one of a few lengths, which all processes choose alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Generic, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hostmesh.worker.errors import as_data_error
+from hostmesh.worker.loading.lengths import KnownLengths, Lengths
+from hostmesh.worker.loading.prefetch import ReadAhead
+from hostmesh.worker.loading.reader import StepRows
+from hostmesh.worker.loading.rows import Block, Ids, Record
+from hostmesh.worker.reading.transforms import Collate, Map, Transforms
+from hostmesh.worker.streams.has_next import GlobalHasNext
+
+B = TypeVar("B", bound="Batch")
+
+
+@dataclass(frozen=True)
+class Unpadded:
+    """Records of a step that wait for the length that all processes agree on."""
+
+    records: list[Record]
+    ids: Ids
+    start: int
+    rows: NDArray[np.int64]
+    longest: int
+
+
+class PaddingTransforms(Transforms):
+    """In the place of `collate`: pads to a length, then maps.
+
+    Where the source knows the lengths of its records, those of the whole batch tell the length at once. Else records
+    are padded to what this process needs, and once more if another one needs a greater length.
+    """
+
+    def __init__(self, map: Map | None, seed: int, lengths: Lengths, known: KnownLengths | None) -> None:
+        super().__init__(map, _not_called, seed)  # with a `collate`, readers give records
+        self.lengths, self._known = lengths, known
+        self.must_agree = known is None
+
+    def describe(self) -> dict[str, Any]:
+        """What must be the same on all processes."""
+        return {"lengths": self.lengths.describe(), "lengths are known": not self.must_agree}
+
+    def apply_collate(self, records: list[Record], ids: Ids, start: int, rows: NDArray[np.int64]) -> Any:
+        if self._known is not None:
+            length = self.lengths.choose(self._known.longest_from(start))
+            return self.lengths.pad_records(records, ids, length)
+        longest = max(self.lengths.measure(record, id_) for record, id_ in zip(records, ids.tolist(), strict=True))
+        return Unpadded(records, ids, start, rows, longest)
+
+    def apply_map(self, block: Any, ids: Ids, start: int, rows: NDArray[np.int64]) -> Any:
+        return block if isinstance(block, Unpadded) else super().apply_map(block, ids, start, rows)
+
+    def length_of(self, step: int) -> int:
+        return 0 if self._known is None else self.lengths.choose(self._known.longest_of(step))
+
+    def complete(self, step: int, rows: StepRows, length: int = 0) -> StepRows:
+        """The rows of a step, padded to a length or, at first, to what this process needs."""
+        length = length or self.lengths.choose(max(block.longest for block in rows.blocks))
+        try:
+            return replace(rows, blocks=[self._complete(block, length) for block in rows.blocks], length=length)
+        except Exception as error:
+            raise as_data_error(f"step {step}", error) from error
+
+    def _complete(self, found: Unpadded, length: int) -> Block:
+        block = self.lengths.pad_records(found.records, found.ids, length)
+        return super().apply_map(block, found.ids, found.start, found.rows)
+
+
+def make_transforms(
+    map: Map | None, collate: Collate | None, seed: int, lengths: Lengths | None, known: KnownLengths | None
+) -> Transforms:
+    if lengths is None:
+        return Transforms(map, collate, seed)
+    if collate is not None:
+        raise ValueError("lengths= pads records by itself: wanted it or collate=, found both")
+    return PaddingTransforms(map, seed, lengths, known)
+
+
+def _not_called(records: list[Record]) -> Block:
+    raise AssertionError("padding stands in for it")
+
+
+class Batch(Protocol):
+    """A batch on the host, padded to what this process needs."""
+
+    @property
+    def length(self) -> int: ...
+
+
+class AgreedBatches(Generic[B]):
+    """Holds one batch ahead, so that the length that all processes agree on is there when it is asked for.
+
+    Taking is a collective, which only the thread that trains may begin.
+    """
+
+    def __init__(self, batches: ReadAhead[B, B], longest: GlobalHasNext, finish: Callable[[B, int], Any]) -> None:
+        """`finish` puts a batch on the devices, padded to the length that was agreed on."""
+        self._batches, self._longest, self._finish = batches, longest, finish
+        self._ahead: B | Exception | None = None
+
+    def take(self) -> Any:
+        if self._ahead is None:
+            self._read_next()
+        batch, length = self._ahead, self._longest.value()
+        if isinstance(batch, Exception):
+            raise batch
+        assert batch is not None
+        self._read_next()
+        return self._finish(batch, length)
+
+    def _read_next(self) -> None:
+        """What goes wrong is raised in its turn."""
+        try:
+            self._ahead = self._batches.take()
+        except Exception as error:
+            self._ahead = error
+        self._longest.reduce(0 if isinstance(self._ahead, Exception) else self._ahead.length)
+
+    def close(self) -> None:
+        self._batches.close()

@@ -1,0 +1,1 @@
+"""Text as tokens: windows of token files, and documents packed into rows."""
