@@ -88,7 +88,7 @@ class PartReader:
 
     def read(self, part: Part, device: Any) -> NDArray[Any]:
         """A part as `read` gave it, in the dtype that it has on a device."""
-        with error_context(f"load an array: {name_part(part)} for {device}"):
+        with error_context(f"load an array: {name_part(part)} for device {device}"):
             found = self._read(tuple(slice(start, stop) for start, stop in part))
             array = found if isinstance(found, np.ndarray) else np.asarray(found)
             self._check(array, tuple(stop - start for start, stop in part))
@@ -110,7 +110,7 @@ class PartReader:
         return {device: self._put(_cut(block, filled, part), part, device) for device, part in run.items()}
 
     def _put(self, block: NDArray[Any], part: Part, device: Any) -> jax.Array:
-        """A copy: `read` may use its memory again for the next part, and `may_alias=False` did not keep bfloat16 apart."""
+        """A copy, because `read` may use its memory again; with `may_alias=False` jax still shared that of bfloat16."""
         if part in self.shared and part not in self.fingerprints:
             content: Any = np.ascontiguousarray(block).reshape(-1).view(np.uint8)
             self.fingerprints[part] = f"{zlib.crc32(content):08x}"
