@@ -16,6 +16,7 @@ from hostmesh.worker.loading.schedule import Schedule
 from hostmesh.worker.process.coordination import exchange, name_processes, share_failure
 from hostmesh.worker.streams.has_next import GlobalHasNext
 from hostmesh.worker.streams.reader import StreamReader
+from hostmesh.worker.streams.row_shards import RowShards
 from hostmesh.worker.streams.state import LoaderState, drop_large_positions, split_state
 from hostmesh.worker.streams.stream import Stream
 
@@ -31,6 +32,7 @@ class StreamRows:
                 f"{stream.name} has {stream.shards} shards: wanted a batch_size that is a multiple, found {batch_size}"
             )
         self.stream, self.schedule, self._transforms = stream, schedule, transforms
+        self._row_shards = RowShards.even(batch_size, stream.shards)
         self._global_has_next = GlobalHasNext(sharding, need_all=schedule.tail != "pad")
         self._reader: StreamReader | None = None
         self._positions: dict[str, Any] = {}  # in each shard, on the way to the loader's step
@@ -71,7 +73,7 @@ class StreamRows:
         Processes that read the same shard must read the same records. An unseeded shuffle is found here.
         """
         schedule, name = self.schedule, self.stream.name
-        options = schedule.batch_size, schedule.epochs, schedule.tail, self._transforms
+        options = self._row_shards, schedule.epochs, schedule.tail, self._transforms
         reader = StreamReader(self.stream, *options, row_sets, ahead)
         with share_failure("skip to a later batch of a stream", SKIPPING_TIMEOUT):
             reader.skip(step, self._positions)
