@@ -30,6 +30,8 @@ from hostmesh.worker.process.freed_memory import keep_freed_memory
 from hostmesh.worker.recording.recorder import RECORDER
 from hostmesh.worker.sources import as_source
 from hostmesh.worker.streams.reader import StreamReader
+from hostmesh.worker.streams.sharded.rows import ShardedRows
+from hostmesh.worker.streams.sharded.source_passes import source_stream
 from hostmesh.worker.streams.state import LoaderState
 from hostmesh.worker.streams.stream import Stream
 from hostmesh.worker.streams.stream_rows import StreamRows
@@ -58,6 +60,7 @@ class Loader:
       that are in no batch are counted by `loader.left_out`.
     - `prefetch`: how many batches a thread reads ahead; `device_prefetch`: how many it puts on the devices ahead.
     - `verify`: compare all of the data between processes, not only a few records, in a thread beside training.
+    - `sharded`: the source or stream of each process has its own records only, which fill the rows of its devices.
     """
 
     def __init__(
@@ -78,6 +81,7 @@ class Loader:
         prefetch: int = 2,
         device_prefetch: int = 1,
         verify: bool = True,
+        sharded: bool = False,
     ) -> None:
         require_joined("make a loader")
         self.step = 0
@@ -96,9 +100,15 @@ class Loader:
             self._tiers = prefetch, device_prefetch
             transforms = Transforms(map, collate, seed)
             self._rows: SourceRows | StreamRows
+            if sharded and not isinstance(self.source, Stream):
+                self.source = source_stream(self.source, Order(len(self.source), seed, shuffle), collate is None)
             if isinstance(self.source, Stream):
                 self.schedule = Schedule(batch_size, batch_size, tail, epochs, steps)
-                self._rows = StreamRows(self.source, self.schedule, transforms, all_shardings[0])
+                stream = self.source, self.schedule, transforms
+                if sharded:
+                    self._rows = ShardedRows(*stream, all_shardings, loading, verify)
+                else:
+                    self._rows = StreamRows(*stream, all_shardings[0])
             else:
                 self.schedule = Schedule(len(self.source), batch_size, tail, epochs, steps)
                 order = Order(len(self.source), seed, shuffle)
