@@ -297,6 +297,40 @@ def test_a_datarax_pipeline_that_repeats_records_is_refused(make_pipeline: Calla
         as_stream(make_pipeline(shuffle=True))
 
 
+def make_mix() -> Any:
+    pytest.importorskip("datarax", reason="hostmesh[datarax]")
+    from datarax.sources import MemorySource, MemorySourceConfig, MixDataSourcesConfig, MixDataSourcesNode
+    from flax import nnx
+
+    parts = [np.arange(start, start + 12, dtype=np.int32) for start in (0, 100)]
+    sources = [MemorySource(MemorySourceConfig(), {"n": part}, rngs=nnx.Rngs(0)) for part in parts]
+    config = MixDataSourcesConfig(num_sources=2, weights=(0.25, 0.75))
+    return MixDataSourcesNode(config, sources, rngs=nnx.Rngs(0))
+
+
+def test_a_mix_of_datarax_sources_and_a_pipeline_of_one() -> None:
+    """The mix alone gives each record once, until one of its sources ends; its Pipeline draws with replacement."""
+    stream = as_source(make_mix())
+    assert isinstance(stream, Stream) and not stream.batched
+    passes = [numbers(stream, 0, 1) for _ in range(2)]
+    assert passes[0] == passes[1] and passes[0][:5] == [0, 100, 101, 102, 1]
+    assert sorted(n for shard in (0, 1) for n in numbers(stream, shard, 2)) == sorted(passes[0])
+    items = iter(stream.open(0, 1))
+    for _ in range(3):
+        next(items)
+    other = iter(stream.open(0, 1))
+    other.set_state(items.get_state())  # type: ignore[attr-defined]
+    assert [int(item["n"]) for item in other] == passes[0][3:]
+
+    from datarax.pipeline import Pipeline
+    from flax import nnx
+
+    made = [as_stream(Pipeline(source=make_mix(), stages=[], batch_size=5, rngs=nnx.Rngs(0))) for _ in range(2)]
+    first, second = ([numbers(pipeline, 0, 1) for _ in range(2)] for pipeline in made)
+    assert first == second and first[0] != first[1] and len(first[0]) == 24
+    assert 12 < sum(n >= 100 for one in first for n in one) < 48
+
+
 def test_what_has_random_access_is_sent_to_the_loader() -> None:
     with pytest.raises(DataError, match="RangeMapDataset can be read in any order"):
         as_stream(grain.MapDataset.range(3))
