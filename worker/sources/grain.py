@@ -18,11 +18,13 @@ BATCHES = ("Batch", "Rebatch", "PackAndBatch")
 RECORDS_AGAIN = ("FlatMap", "Pack", "FirstFitPack", "BestFitPack", "ConcatThenSplit")
 ANYTHING = ("MapDataset", "IterDataset", "Operation", "ElasticIterator")
 OWN = "grain."
+# What repeats for ever says it has sys.maxsize records, or as many batches as these would fill.
+ENDLESS = sys.maxsize >> 24
 
 
 def source(data: Any) -> RecordSource:
     name = f"grain:{type(data).__name__}"
-    if len(data) == sys.maxsize:
+    if len(data) > ENDLESS:
         raise DataError(f"{name} never ends: leave out .repeat() and give the loader its epochs")
     if _items(data).batched:
         raise DataError(f"{name} is made of batches: leave out .batch(), the loader makes its own")
