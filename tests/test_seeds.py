@@ -27,7 +27,7 @@ SCRIPTS = {
     "jax_guide": ("jax", ""),
     "jax_guide_tf_data": ("tensorflow", "tensorflow"),
 }
-# TensorFlow is dear to import; what these show of Grain and TensorFlow is in part shown by others.
+# What these show of Grain and TensorFlow is in part shown by others.
 SLOW = ("ai_stack_tfds", "ai_stack_grain")
 
 

@@ -149,9 +149,9 @@ def _require_same_records(name: str, by_process: Sequence[Mapping[str, str]], pa
         if len(holders) > 1:
             apart = " and ".join(map(name_processes, holders.values()))
             raise DisagreementError(
-                f"{name}: {apart} read different records in shard {shard}, where they need the same ones: either a"
-                " shuffle has no seed (give every one a seed that is the same on all processes), or the stream is"
-                f" sharded by process already ({SAY_SHARDED})"
+                f"{name}: {apart} read different records in shard {shard}, where they need the same ones. Either give"
+                " every shuffle a seed that is the same on all processes; or, if the stream is sharded by process"
+                f" already, {SAY_SHARDED}"
             )
 
 
