@@ -23,6 +23,13 @@ def sharding(*spec: Any, shape: tuple[int, int] = (2, 2)) -> NamedSharding:
     return NamedSharding(Mesh(np.array(jax.devices()[: shape[0] * shape[1]]).reshape(shape), ("x", "y")), P(*spec))
 
 
+def aligned(part: Any) -> Any:
+    """Memory that a CPU device would share."""
+    memory = np.empty(part.nbytes + 64, np.uint8)
+    start = -memory.ctypes.data % 64
+    return memory[start : start + part.nbytes].view(part.dtype).reshape(part.shape)
+
+
 class Reads:
     """A function that keeps what it was asked for, and gives its one buffer again and again."""
 
@@ -34,7 +41,7 @@ class Reads:
     def __call__(self, index: tuple[slice, ...]) -> Any:
         self.indices.append(index)
         part = self.values[index]
-        self.buffer = self.buffer if self.buffer.shape == part.shape else np.empty_like(part)
+        self.buffer = self.buffer if self.buffer.shape == part.shape else aligned(part)
         self.buffer[...] = part
         return self.buffer
 
