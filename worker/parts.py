@@ -110,7 +110,7 @@ class PartReader:
         return {device: self._put(_cut(block, filled, part), part, device) for device, part in run.items()}
 
     def _put(self, block: NDArray[Any], part: Part, device: Any) -> jax.Array:
-        """A copy, because `read` may use its memory again: a CPU device shares aligned memory, whatever `may_alias` says."""
+        """A copy: `read` may use its memory again, and CPU devices share what is aligned, whatever `may_alias` says."""
         if part in self.shared and part not in self.fingerprints:
             content: Any = np.ascontiguousarray(block).reshape(-1).view(np.uint8)
             self.fingerprints[part] = f"{zlib.crc32(content):08x}"
