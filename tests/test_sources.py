@@ -11,6 +11,7 @@ from collections import namedtuple
 from pathlib import Path
 from typing import Any
 
+import grain
 import numpy as np
 import pytest
 from conftest import REPO, clean_env
@@ -129,7 +130,7 @@ def test_arrays_without_a_row_for_each_record_are_refused(data: Any, message: st
         as_source(data)
 
 
-@pytest.mark.parametrize("data", [3, None, object(), {1, 2}, iter([1]), (n for n in range(3)), len])
+@pytest.mark.parametrize("data", [3, None, object(), {1, 2}])
 def test_what_cannot_be_a_source_is_told_what_can(data: Any) -> None:
     with pytest.raises(DataError, match=f"^{type(data).__name__} cannot be a source: wanted one of(.|\n)*digits:train"):
         as_source(data)
@@ -395,8 +396,8 @@ def test_each_shard_of_blocks_is_every_nth_row(sizes: list[int], shards: int) ->
 
 def test_what_can_be_passed_through_once_is_refused() -> None:
     for once in (iter([1, 2]), (n for n in range(3)), map(abs, [1])):
-        with pytest.raises(DataError, match=r"once only; pass a function f\(shard, shards\) that makes one"):
-            as_stream(once)
+        with pytest.raises(DataError, match=r"once only; pass a function that makes one"):
+            as_source(once)
 
 
 @pytest.mark.parametrize("data", [{"x": IMAGES}, "digits:train"])
@@ -408,8 +409,62 @@ def test_what_has_random_access_is_no_stream(data: Any) -> None:
 def test_what_cannot_be_a_stream_is_told_what_can() -> None:
     with pytest.raises(DataError, match=r"^int cannot be a stream: wanted one of(.|\n)*f\(shard, shards\)"):
         as_stream(3)
-    with pytest.raises(DataError, match=r"wants the arguments \(shard, shards\)"):
-        as_stream(lambda: [1])
+    with pytest.raises(
+        DataError, match=r"the function len\(obj, /\); wanted one without arguments, or .*shard, shards"
+    ):
+        as_source(len)
+
+
+def test_a_function_without_arguments_is_called_for_each_pass() -> None:
+    calls = []
+
+    def generate() -> Any:
+        calls.append("generate")
+        yield from (1, 2, 3)
+
+    def make() -> Any:
+        calls.append("make")
+        return [1, 2, 3]
+
+    def make_iterator() -> Any:
+        return iter(make())
+
+    for function in (generate, make, make_iterator):
+        calls.clear()
+        stream = as_source(function)
+        assert isinstance(stream, Stream) and stream.name == function.__name__
+        assert [list(stream.open(0, 1)) for _ in range(3)] == [[1, 2, 3]] * 3
+        assert len(calls) == 3
+        assert list(as_stream(function, shards=2).open(1, 2)) == [2]
+
+
+def test_a_function_that_gives_a_dataset_is_read_as_the_dataset() -> None:
+    def make() -> Any:
+        return grain.MapDataset.range(6).batch(2).to_iter_dataset()
+
+    stream = as_source(make)
+    assert isinstance(stream, Stream) and stream.batched
+    items = stream.open(0, 1)
+    next(iter(items))
+    assert items.get_state() is not None  # type: ignore[attr-defined]
+    with pytest.raises(DataError, match="data: RangeMapDataset can be read in any order: give it to the loader"):
+        as_source(named("data", lambda: grain.MapDataset.range(6)))
+
+
+def named(name: str, function: Any) -> Any:
+    function.__name__ = name
+    return function
+
+
+def test_batches_of_a_function_must_be_called_batches() -> None:
+    def training_generator() -> Any:
+        yield np.zeros((4, 3)), np.zeros(4)
+
+    with pytest.raises(
+        DataError, match=r"training_generator gives records or batches.*as_stream\(data, batched=True\)"
+    ):
+        list(as_source(training_generator).open(0, 1))  # type: ignore[union-attr]
+    assert as_stream(training_generator, batched=True).batched
 
 
 def test_a_users_own_module_called_datasets_is_not_taken_for_hugging_face() -> None:

@@ -9,6 +9,7 @@ import grain
 import numpy as np
 import pytest
 
+import hostmesh
 from hostmesh.worker.errors import DataError
 from hostmesh.worker.loading.rows import leaves
 from hostmesh.worker.sources import as_source, as_stream
@@ -64,11 +65,18 @@ def test_grain_streams(kind: str) -> None:
     assert isinstance(as_source(dataset), Stream)
 
 
+def refuse(dataset: Any, message: str) -> None:
+    """Such a dataset is refused, unless the loader is told that it is sharded."""
+    with pytest.raises(DataError, match=message):
+        hostmesh.Loader(dataset, batch_size=4)
+    assert next(hostmesh.Loader(dataset, batch_size=4, sharded=True))["n"].shape == (4,)
+
+
 def test_a_grain_loader_of_one_shard_is_refused() -> None:
     sampler = grain.samplers.IndexSampler(COUNT, grain.sharding.ShardOptions(1, 4), num_epochs=1, seed=0)
-    loader = grain.DataLoader(data_source=list(range(COUNT)), sampler=sampler)
-    with pytest.raises(DataError, match=r"reads only shard 1 of 4, wanted all records: pass .*NoSharding\(\)"):
-        as_stream(loader)
+    loader = grain.DataLoader(data_source=[make_record(n) for n in range(COUNT)], sampler=sampler)
+    wanted = r"give the loader sharded=True, or pass shard_options=NoSharding\(\) and let the loader shard"
+    refuse(loader, rf"reads only part 1 of 4, as its ShardOptions says, wanted all records: {wanted}")
 
 
 def test_a_batch_that_is_taken_apart_gives_records() -> None:
@@ -146,8 +154,13 @@ def test_a_torch_loader_that_shuffles_without_a_seed_is_refused(torch: Any) -> N
 def test_a_torch_loader_of_one_part_is_refused(torch: Any) -> None:
     records = [make_record(n) for n in range(COUNT)]
     sampler = torch.utils.data.distributed.DistributedSampler(records, num_replicas=4, rank=1)
-    with pytest.raises(DataError, match="reads only one of 4 parts"):
-        as_stream(torch.utils.data.DataLoader(records, sampler=sampler))
+    loader = torch.utils.data.DataLoader(records, sampler=sampler, batch_size=3)
+    refuse(loader, "part 1 of 4, as its DistributedSampler says, .* or leave out the sampler and let the loader shard")
+    stream = as_stream(loader)
+    assert stream.rewind is not None
+    passes = [numbers(stream, 0, 1) for _ in range(2)]
+    stream.rewind(0)
+    assert passes[0] != passes[1] and numbers(stream, 0, 1) == passes[0]  # each pass is an epoch of its sampler
 
 
 @pytest.mark.parametrize("num_shards", [1, 3, 6])
@@ -163,6 +176,14 @@ def test_hugging_face_iterable_datasets(num_shards: int) -> None:
             assert all(len(part) > COUNT // 4 for part in found)
     first = next(iter(as_stream(dataset).open(0, 1)))
     assert isinstance(first["x"], np.ndarray) and first["x"].dtype == np.int64
+
+
+def test_a_hugging_face_stream_of_one_node_is_refused() -> None:
+    datasets = pytest.importorskip("datasets", reason="hostmesh[hugging-face]")
+    from datasets.distributed import split_dataset_by_node
+
+    dataset = datasets.Dataset.from_dict({"n": list(range(COUNT))}).to_iterable_dataset()
+    refuse(split_dataset_by_node(dataset, rank=1, world_size=2), "part 1 of 2, as its split_dataset_by_node says")
 
 
 def test_a_format_of_a_hugging_face_stream_is_kept() -> None:
@@ -213,6 +234,21 @@ def test_tf_data_that_shuffles_without_a_seed_is_refused(tf: Any) -> None:
     assert passes[0] != passes[1] and sorted(passes[0]) == sorted(passes[1])
 
 
+@needs_tensorflow
+def test_what_tfds_makes_numpy_of_is_read_as_tf_data(tf: Any) -> None:
+    tfds = pytest.importorskip("tensorflow_datasets", reason="hostmesh[tensorflow]")
+    dataset = tf.data.Dataset.from_tensor_slices({"n": np.arange(COUNT), "x": np.zeros((COUNT, 2, 3))}).batch(4)
+    check_stream(lambda **options: as_stream(tfds.as_numpy(dataset), **options), batched=True)
+    assert as_source(lambda: tfds.as_numpy(dataset)).batched  # type: ignore[union-attr]
+
+
+@needs_tensorflow
+def test_a_shard_of_tf_data_is_known_as_one(tf: Any) -> None:
+    part = as_stream(tf.data.Dataset.range(COUNT).shard(4, 1).batch(2)).part
+    assert part is not None and (part.said_by, part.index, part.count) == (".shard(4, 1)", 1, 4)
+    assert as_stream(tf.data.Dataset.range(COUNT).shard(1, 0)).part is None
+
+
 @pytest.fixture(scope="session")
 def make_pipeline() -> Callable[..., Any]:
     pytest.importorskip("datarax", reason="hostmesh[datarax]")
@@ -259,6 +295,40 @@ def test_a_datarax_stream_is_the_same_in_every_process(make_pipeline: Callable[.
 def test_a_datarax_pipeline_that_repeats_records_is_refused(make_pipeline: Callable[..., Any]) -> None:
     with pytest.raises(DataError, match="shuffles anew for every batch, so that records repeat"):
         as_stream(make_pipeline(shuffle=True))
+
+
+def make_mix() -> Any:
+    pytest.importorskip("datarax", reason="hostmesh[datarax]")
+    from datarax.sources import MemorySource, MemorySourceConfig, MixDataSourcesConfig, MixDataSourcesNode
+    from flax import nnx
+
+    parts = [np.arange(start, start + 12, dtype=np.int32) for start in (0, 100)]
+    sources = [MemorySource(MemorySourceConfig(), {"n": part}, rngs=nnx.Rngs(0)) for part in parts]
+    config = MixDataSourcesConfig(num_sources=2, weights=(0.25, 0.75))
+    return MixDataSourcesNode(config, sources, rngs=nnx.Rngs(0))
+
+
+def test_a_mix_of_datarax_sources_and_a_pipeline_of_one() -> None:
+    """The mix alone gives each record once, until one of its sources ends; its Pipeline draws with replacement."""
+    stream = as_source(make_mix())
+    assert isinstance(stream, Stream) and not stream.batched
+    passes = [numbers(stream, 0, 1) for _ in range(2)]
+    assert passes[0] == passes[1] and passes[0][:5] == [0, 100, 101, 102, 1]
+    assert sorted(n for shard in (0, 1) for n in numbers(stream, shard, 2)) == sorted(passes[0])
+    items = iter(stream.open(0, 1))
+    for _ in range(3):
+        next(items)
+    other = iter(stream.open(0, 1))
+    other.set_state(items.get_state())  # type: ignore[attr-defined]
+    assert [int(item["n"]) for item in other] == passes[0][3:]
+
+    from datarax.pipeline import Pipeline
+    from flax import nnx
+
+    made = [as_stream(Pipeline(source=make_mix(), stages=[], batch_size=5, rngs=nnx.Rngs(0))) for _ in range(2)]
+    first, second = ([numbers(pipeline, 0, 1) for _ in range(2)] for pipeline in made)
+    assert first == second and first[0] != first[1] and len(first[0]) == 24
+    assert 12 < sum(n >= 100 for one in first for n in one) < 48
 
 
 def test_what_has_random_access_is_sent_to_the_loader() -> None:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:  # `X as X` makes a name public for type checkers
     from hostmesh.worker.checkpoint import Checkpoint as Checkpoint
     from hostmesh.worker.distributed import join as join
     from hostmesh.worker.identity import Identity as Identity
+    from hostmesh.worker.load_array import load_array as load_array
     from hostmesh.worker.loading.lengths import Lengths as Lengths
     from hostmesh.worker.loading.loader import Loader as Loader
     from hostmesh.worker.loading.order import Order as Order
@@ -54,6 +55,7 @@ _MODULES = {
     "handle_preemption": "preemption",
     "join": "distributed",
     "keep_freed_memory": "process.freed_memory",
+    "load_array": "load_array",
     "make_mesh": "mesh",
     "mix": "mixing.mixture",
     "open_source": "sources",

@@ -15,7 +15,7 @@ from hostmesh.worker.loading import tampering
 from hostmesh.worker.loading.layout import Layout
 from hostmesh.worker.loading.padding import AgreedBatches, PaddingTransforms
 from hostmesh.worker.loading.prefetch import ReadAhead
-from hostmesh.worker.loading.reader import SourceReader, StepRows, place_rows
+from hostmesh.worker.loading.reader import SourceReader, StepRows, flatten_rows
 from hostmesh.worker.loading.waiting import Waiting
 from hostmesh.worker.reading.data_processes import ProcessReader
 from hostmesh.worker.reading.trial import TriedReader
@@ -68,7 +68,7 @@ def read_ahead(
         return HostBatch(step, place(step, needed), rows.has_next, rows.used, needed.length, rows)
 
     def place(step: int, rows: StepRows) -> list[list[NDArray[Any]]]:
-        arrays = place_rows(rows, layout, step)
+        arrays = flatten_rows(rows, layout, step)
         if tampering.change_rows is not None:
             tampering.change_rows(step, arrays)
         return arrays

@@ -33,6 +33,8 @@ from hostmesh.worker.reading.transforms import Collate, Map
 from hostmesh.worker.recording.recorder import RECORDER
 from hostmesh.worker.sources import as_source
 from hostmesh.worker.streams.reader import StreamReader
+from hostmesh.worker.streams.sharded.rows import ShardedRows
+from hostmesh.worker.streams.sharded.source_passes import source_stream
 from hostmesh.worker.streams.state import LoaderState
 from hostmesh.worker.streams.stream import Stream
 from hostmesh.worker.streams.stream_rows import StreamRows
@@ -62,6 +64,7 @@ class Loader:
       cores, if that is safe and faster; 0 is one thread. `processes`: so many processes do it instead, for work in pure
       Python; `workers="processes"` is one for each core.
     - `verify`: compare all of the data between processes, not only a few records, in a thread beside training.
+    - `sharded`: the source or stream of each process has its own records only, which fill the rows of its devices.
     """
 
     def __init__(
@@ -85,6 +88,7 @@ class Loader:
         processes: int = 0,
         verify: bool = True,
         lengths: Sequence[int] | Lengths | None = None,
+        sharded: bool = False,
     ) -> None:
         require_joined("make a loader")
         self.step = 0
@@ -105,10 +109,16 @@ class Loader:
             self._tiers = prefetch, device_prefetch
             padded_to = as_lengths(lengths)
             self._rows: SourceRows | StreamRows
+            if sharded and not isinstance(self.source, Stream):
+                self.source = source_stream(self.source, make_order(self.source, seed, shuffle), collate is None)
             if isinstance(self.source, Stream):
                 self.schedule = Schedule(batch_size, batch_size, tail, epochs, steps)
                 transforms = make_transforms(map, collate, seed, padded_to, None)
-                self._rows = StreamRows(self.source, self.schedule, transforms, all_shardings[0])
+                stream = self.source, self.schedule, transforms
+                if sharded:
+                    self._rows = ShardedRows(*stream, all_shardings, loading, verify)
+                else:
+                    self._rows = StreamRows(*stream, all_shardings[0])
             else:
                 self.schedule = Schedule(len(self.source), batch_size, tail, epochs, steps)
                 order = make_order(self.source, seed, shuffle)

@@ -37,7 +37,7 @@ class StepRows:
     length: int = 0  # to which rows of varying length are padded
 
 
-def place_rows(rows: StepRows, layout: Layout, step: int) -> list[list[NDArray[Any]]]:
+def flatten_rows(rows: StepRows, layout: Layout, step: int) -> list[list[NDArray[Any]]]:
     """In the memory of a batch; the first step of each length fixes the structure of all."""
     if rows.arrays is not None:
         return rows.arrays

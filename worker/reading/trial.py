@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from hostmesh.worker.errors import DataError
 from hostmesh.worker.loading.layout import Layout
-from hostmesh.worker.loading.reader import SourceReader, StepRows, place_rows
+from hostmesh.worker.loading.reader import SourceReader, StepRows, flatten_rows
 from hostmesh.worker.loading.rows import leaves
 from hostmesh.worker.reading.parallel import ParallelReader
 
@@ -63,7 +63,7 @@ class Trial:
             self._compare()
             return rows
         rows = serial.read(step)
-        arrays = place_rows(rows, layout, step)
+        arrays = flatten_rows(rows, layout, step)
         self._one = [*self._one[1 - MEASURED :], perf_counter() - began]
         self._rest -= 1
         if not self._is_safe and (self._is_asked or self._is_time):
@@ -84,7 +84,7 @@ class Trial:
         if problem is None:
             self.verdict = Verdict.SEVERAL if self._is_asked else Verdict.OPEN
             return
-        if not are_equal(arrays, place_rows(serial.read(step), layout, step)):
+        if not are_equal(arrays, flatten_rows(serial.read(step), layout, step)):
             problem = VARIES
         if self._is_asked and problem is not VARIES:
             raise DataError(f"step {step}: {self._name}: {problem}; wanted workers=0, or processes=N")

@@ -7,10 +7,11 @@ from typing import Any
 
 from hostmesh.worker.errors import DataError
 from hostmesh.worker.sources.base import BaseSource, Source
+from hostmesh.worker.sources.generators import generator_stream
 from hostmesh.worker.specs.functions import call_function, find_function, is_module
 from hostmesh.worker.specs.recognise import recognise
 from hostmesh.worker.specs.spec import Spec, unknown
-from hostmesh.worker.streams.passes import function_stream, iterable_stream
+from hostmesh.worker.streams.passes import function_stream, iterable_stream, wants_shard
 from hostmesh.worker.streams.stream import Stream
 
 __all__ = ["Source", "as_source", "as_stream", "open_source"]
@@ -35,10 +36,10 @@ SOURCES = """wanted one of
   an object with __len__ and read(ids), or with __len__ and __getitem__
   a dataset of Grain, TFDS, PyTorch, Hugging Face or Datarax
   what mix or concatenate made of several of these
-  a Stream, or what as_stream makes of records that only come in order"""
+  a function that gives records in order, or anything else that as_stream takes"""
 
 STREAMS = """wanted one of
-  a function f(shard, shards) that begins a pass
+  a function without arguments that begins a pass, or f(shard, shards) that begins one over a shard
   an object that can be iterated again and again
   a dataset of tf.data, Grain, PyTorch, Hugging Face or Datarax that only comes in order"""
 
@@ -90,6 +91,8 @@ def as_source(data: Any) -> Source | Stream:
         found = _system("arrays").array_source(data)
     elif hasattr(data, "__len__") and (hasattr(data, "read") or hasattr(data, "__getitem__")):
         found = _system("objects").object_source(data)
+    elif callable(data) or _can_be_iterated(data):
+        return as_stream(data)
     else:
         raise DataError(f"{type(data).__name__} cannot be a source: {SOURCES}")
     return found
@@ -98,8 +101,9 @@ def as_source(data: Any) -> Source | Stream:
 def as_stream(data: Any, shards: int = 1, batched: bool | None = None) -> Stream:
     """A stream of records that only come in order, in so many shards.
 
-    `data` is a dataset of a library, something that can be iterated again and again, or a function f(shard, shards)
-    that begins a pass. `batched` says whether its items are batches, where that is not known from the object itself.
+    `data` is a dataset of a library, something that can be iterated again and again, a function without arguments that
+    begins a pass, or a function f(shard, shards) that begins one over a shard. `batched` says whether its items are
+    batches, where that is not known from the object itself.
     """
     if isinstance(data, Stream):
         return data
@@ -109,13 +113,21 @@ def as_stream(data: Any, shards: int = 1, batched: bool | None = None) -> Stream
     found: Stream
     if kind:
         found = _system(kind.system).stream(data, shards, batched)
-    elif hasattr(data, "__iter__"):
+    elif _can_be_iterated(data):
         found = iterable_stream(data, shards, batched)
     elif callable(data):
-        found = function_stream(data, shards, batched)
+        of_shards = wants_shard(data)
+        found = (
+            function_stream(data, shards, batched) if of_shards else generator_stream(data, shards, batched, as_stream)
+        )
     else:
         raise DataError(f"{type(data).__name__} cannot be a stream: {STREAMS}")
     return found
+
+
+def _can_be_iterated(data: Any) -> bool:
+    """Not a set, whose order may differ from process to process, nor a class, which is to be called."""
+    return hasattr(data, "__iter__") and not isinstance(data, (set, frozenset, type))
 
 
 def _system(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Datarax: sources with random access as sources; a Pipeline as a stream of blocks that begins anew for every pass."""
+"""Datarax: what has random access as a source; a Pipeline as a stream of blocks, a mix of sources as one of records."""
 
 from __future__ import annotations
 
@@ -34,10 +34,13 @@ def source(data: Any) -> BlockSource | RecordSource:
 
 def stream(data: Any, shards: int = 1, batched: bool | None = None) -> Stream:
     name = f"datarax:{type(data).__name__}"
+    if hasattr(data, "to_grain_iter_dataset"):
+        return _mix_stream(data, shards, bool(batched), name)
     if not data.source.supports_indexed_access():
         how = "pass as_stream a function f(shard, shards) that makes a new Pipeline"
         raise DataError(f"{name}: its {type(data.source).__name__} cannot begin anew: {how}")
-    if data.source.is_random_order:
+    # A mix has no such word: it draws the record of each position at random, and may draw one twice.
+    if getattr(data.source, "is_random_order", False):
         how = "make it with shuffle=False, or pass the source itself and let the loader shuffle"
         raise DataError(f"{name}: its source shuffles anew for every batch, so that records repeat: {how}")
     counts = iter(data).get_state()["rng_counts"]
@@ -53,6 +56,19 @@ def stream(data: Any, shards: int = 1, batched: bool | None = None) -> Stream:
         passes[shard] = 0
 
     return Stream(begin, shards, batched is not False, name, rewind)
+
+
+def _mix_stream(data: Any, shards: int, batched: bool, name: str) -> Stream:
+    """The records of all its sources by weight, until one of them ends; Grain mixes them."""
+
+    def begin(shard: int, of: int) -> Pass:
+        return Pass(data.to_grain_iter_dataset(), shard, of, batched, convert=_to_numpy)
+
+    return Stream(begin, shards, batched, name)
+
+
+def _to_numpy(record: Any) -> Any:
+    return map_leaves(np.asarray, record)
 
 
 class _Blocks(Iterator[Block]):

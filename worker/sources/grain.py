@@ -11,18 +11,20 @@ from hostmesh.worker.loading.rows import Ids, Record
 from hostmesh.worker.sources.base import RecordSource
 from hostmesh.worker.streams.batches import RECORDS, UNKNOWN, Items, batches_of, combine, decide
 from hostmesh.worker.streams.passes import stream_of
-from hostmesh.worker.streams.stream import Stream
+from hostmesh.worker.streams.stream import Stream, StreamPart
 
 # What a step of Grain's makes of its items, by how the name of its class begins; all other steps keep them.
 BATCHES = ("Batch", "Rebatch", "PackAndBatch")
 RECORDS_AGAIN = ("FlatMap", "Pack", "FirstFitPack", "BestFitPack", "ConcatThenSplit")
 ANYTHING = ("MapDataset", "IterDataset", "Operation", "ElasticIterator")
 OWN = "grain."
+# What repeats for ever says it has sys.maxsize records, or as many batches as these would fill.
+ENDLESS = sys.maxsize >> 24
 
 
 def source(data: Any) -> RecordSource:
     name = f"grain:{type(data).__name__}"
-    if len(data) == sys.maxsize:
+    if len(data) > ENDLESS:
         raise DataError(f"{name} never ends: leave out .repeat() and give the loader its epochs")
     if _items(data).batched:
         raise DataError(f"{name} is made of batches: leave out .batch(), the loader makes its own")
@@ -32,9 +34,8 @@ def source(data: Any) -> RecordSource:
 def stream(data: Any, shards: int = 1, batched: bool | None = None) -> Stream:
     """Whether it gives batches is seen from its transformations and its first item, unless `batched` says so."""
     name = f"grain:{type(data).__name__}"
-    _check_shard(data, name)
     in_blocks, check = decide(_items(data), batched, name)
-    return stream_of(lambda: _begin(data), shards, in_blocks, name, check)
+    return stream_of(lambda: _begin(data), shards, in_blocks, name, check, _find_part(data))
 
 
 def _begin(data: Any) -> Any:
@@ -89,8 +90,10 @@ def _parts(data: Any) -> list[Any]:
     return [read] if hasattr(read, "parents") else []
 
 
-def _check_shard(data: Any, name: str) -> None:
+def _find_part(data: Any) -> StreamPart | None:
+    """What the options of a DataLoader or of its sampler say, ShardByJaxProcess for instance."""
     shard = getattr(data, "_shard_options", None)
-    if shard is not None and shard.shard_count > 1:
-        found = f"shard {shard.shard_index} of {shard.shard_count}"
-        raise DataError(f"{name} reads only {found}, wanted all records: pass shard_options=NoSharding()")
+    if shard is None or shard.shard_count == 1:
+        return None
+    how = "pass shard_options=NoSharding()"
+    return StreamPart(type(shard).__name__, shard.shard_index, shard.shard_count, how)

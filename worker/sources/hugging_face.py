@@ -18,7 +18,7 @@ from hostmesh.worker.specs.packages import load
 from hostmesh.worker.specs.spec import Spec, unknown
 from hostmesh.worker.streams.batches import RECORDS, UNKNOWN, Items, batches_of, combine, decide
 from hostmesh.worker.streams.passes import Pass
-from hostmesh.worker.streams.stream import Stream
+from hostmesh.worker.streams.stream import Stream, StreamPart
 from hostmesh.worker.verify.content import Content, Stored
 
 TABLES = ("arrow", "pandas", "polars")
@@ -69,7 +69,14 @@ def stream(data: Any, shards: int = 1, batched: bool | None = None) -> Stream:
         items = _Examples(data.shard(num_shards=of, index=shard) if own else data)
         return Pass(items, *((0, 1) if own else (shard, of)), in_blocks, check, convert)
 
-    return Stream(begin, shards, in_blocks, name)
+    return Stream(begin, shards, in_blocks, name, part=_find_part(data))
+
+
+def _find_part(data: Any) -> StreamPart | None:
+    """What split_dataset_by_node has noted."""
+    if (found := getattr(data, "_distributed", None)) is None or found.world_size == 1:
+        return None
+    return StreamPart("split_dataset_by_node", found.rank, found.world_size, "leave it out")
 
 
 class _Examples(Iterator[Any]):

@@ -1,4 +1,4 @@
-"""tf.data: a Dataset as a stream of what its NumPy iterator gives."""
+"""tf.data: a Dataset, or what `tfds.as_numpy` makes of one, as a stream of what its NumPy iterator gives."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hostmesh.worker.errors import DataError
 from hostmesh.worker.sources.tf_data_state import Elements, list_operations, most_bytes
 from hostmesh.worker.streams.batches import RECORDS, UNKNOWN, Items, batches_of, combine, decide
 from hostmesh.worker.streams.passes import Pass
-from hostmesh.worker.streams.stream import Stream
+from hostmesh.worker.streams.stream import Stream, StreamPart
 
 NAME = "tf.data:Dataset"
 # Datasets that give records, by what is in the names of their classes and operations. Others that read nothing else,
@@ -22,6 +22,7 @@ BY_FUNCTION = ("_FlatMapDataset", "_InterleaveDataset", "_ParallelInterleaveData
 
 def stream(data: Any, shards: int = 1, batched: bool | None = None) -> Stream:
     """Whether it gives batches is seen from its transformations and its first item, unless `batched` says so."""
+    data = getattr(data, "_ds", data)  # of tfds.as_numpy
     _check_order(data, shards)
     in_blocks, check = decide(_items(data), batched, NAME)
     most = most_bytes(_steps_from_last(data), shards)
@@ -31,7 +32,16 @@ def stream(data: Any, shards: int = 1, batched: bool | None = None) -> Stream:
             return Pass(Elements(data, most), shard, of, in_blocks, check)
         return Pass(Elements(data.shard(of, shard), most), check=check)
 
-    return Stream(begin, shards, in_blocks, NAME)
+    return Stream(begin, shards, in_blocks, NAME, part=_find_part(data))
+
+
+def _find_part(data: Any) -> StreamPart | None:
+    """What a `.shard()` says, where the number of shards is more than one."""
+    for step in _steps_from_last(data):
+        if type(step).__name__ == "_ShardDataset" and (count := int(step._num_shards)) > 1:
+            index = int(step._index)
+            return StreamPart(f".shard({count}, {index})", index, count, "leave it out", may_be_whole=True)
+    return None
 
 
 def _items(data: Any) -> Items:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from hostmesh.worker.sources.base import BlockSource, RecordSource
 from hostmesh.worker.sources.objects import get_records
 from hostmesh.worker.streams.batches import RECORDS, UNKNOWN, Items, batches_of, decide
 from hostmesh.worker.streams.passes import Pass
-from hostmesh.worker.streams.stream import Stream
+from hostmesh.worker.streams.stream import Stream, StreamPart
 
 USE_THE_DATASET = "or better, pass the dataset itself and let the loader shuffle"
 
@@ -36,22 +37,35 @@ def source(data: Any) -> BlockSource | RecordSource:
 def stream(data: Any, shards: int = 1, batched: bool | None = None) -> Stream:
     """Whether it gives batches is seen from a DataLoader's samplers and the first item, unless `batched` says so."""
     name = f"torch:{type(data).__name__}"
-    generators = []
-    if isinstance(data, DataLoader):
-        _check_order(data, shards, name)
-        generators = [sampler.generator for sampler in _samplers(data) if hasattr(sampler, "generator")]
+    samplers = _samplers(data) if isinstance(data, DataLoader) else []
+    _check_order(samplers, shards, name)
+    generators = [sampler.generator for sampler in samplers if hasattr(sampler, "generator")]
     in_blocks, check = decide(_items(data), batched, name)
     begun = [generator.get_state() for generator in generators]
+    by_epoch = [sampler for sampler in samplers if hasattr(sampler, "set_epoch")]
+    passes: Counter[int] = Counter()
 
     def begin(shard: int, of: int) -> Pass:
+        for sampler in by_epoch:
+            sampler.set_epoch(passes[shard])
+        passes[shard] += 1
         has_state = of == 1 and hasattr(data, "state_dict") and hasattr(data, "load_state_dict")
         return Pass(_Stateful(data) if has_state else data, shard, of, in_blocks, check, _convert)
 
-    def rewind(_: int) -> None:
+    def rewind(shard: int) -> None:
+        passes[shard] = 0
         for generator, state in zip(generators, begun, strict=True):
             generator.set_state(state)
 
-    return Stream(begin, shards, in_blocks, name, rewind if generators else None)
+    return Stream(begin, shards, in_blocks, name, rewind, _find_part(samplers))
+
+
+def _find_part(samplers: Sequence[Any]) -> StreamPart | None:
+    """What a DistributedSampler says."""
+    for sampler in samplers:
+        if getattr(sampler, "num_replicas", 1) > 1:
+            return StreamPart(type(sampler).__name__, sampler.rank, sampler.num_replicas, "leave out the sampler")
+    return None
 
 
 class _Stateful(Iterator[Any]):
@@ -125,12 +139,9 @@ def _samplers(loader: Any) -> list[Any]:
     return [sampler for sampler in found if sampler is not None]
 
 
-def _check_order(loader: Any, shards: int, name: str) -> None:
+def _check_order(samplers: Sequence[Any], shards: int, name: str) -> None:
     """Every process must pass through the same records in the same order."""
-    for sampler in _samplers(loader):
-        replicas = getattr(sampler, "num_replicas", 1)
-        if replicas > 1:
-            raise DataError(f"{name} reads only one of {replicas} parts, wanted all records: leave out the sampler")
+    for sampler in samplers:
         if not hasattr(sampler, "generator"):
             continue
         if sampler.generator is None:

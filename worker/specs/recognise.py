@@ -25,7 +25,9 @@ DATASET_TYPES = {
     ("datasets.dataset_dict", "IterableDatasetDict"): DatasetType("hugging_face"),
     ("datasets.iterable_dataset", "IterableDataset"): DatasetType("hugging_face", is_stream=True),
     ("tensorflow.python.data.", "DatasetV2"): DatasetType("tf_data", is_stream=True),
+    ("tensorflow_datasets.", "_IterableDataset"): DatasetType("tf_data", is_stream=True),  # of tfds.as_numpy
     ("tensorflow_datasets.", "BaseDataSource"): DatasetType("tfds"),
+    ("datarax.", "MixDataSourcesNode"): DatasetType("datarax", is_stream=True),
     ("datarax.", "DataSourceModule"): DatasetType("datarax"),
     ("datarax.", "Pipeline"): DatasetType("datarax", is_stream=True),
 }

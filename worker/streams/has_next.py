@@ -11,19 +11,24 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
 
 
+def one_device_each(sharding: Sharding) -> NamedSharding:
+    """For an array with one value for each process that has devices in the sharding, in the order of their numbers."""
+    devices: list[Any] = list(sharding.device_set)
+    firsts = {device.process_index: device for device in sorted(devices, key=lambda device: -device.id)}
+    mesh = Mesh(np.array([firsts[process] for process in sorted(firsts)]), "process")
+    return NamedSharding(mesh, PartitionSpec("process"))
+
+
 class GlobalHasNext:
     """There is another batch if all processes have one or, without `need_all`, if any has."""
 
     def __init__(self, sharding: Sharding, need_all: bool) -> None:
         """The processes are those that have devices in the sharding."""
         self._need_all = need_all
-        devices: list[Any] = list(sharding.device_set)
-        firsts = {device.process_index: device for device in sorted(devices, key=lambda device: -device.id)}
-        self._processes = len(firsts)
-        mesh = Mesh(np.array([firsts[process] for process in sorted(firsts)]), "process")
-        self._one_each = NamedSharding(mesh, PartitionSpec("process"))
+        self._one_each = one_device_each(sharding)
+        self._processes = self._one_each.num_devices
         reduce = jnp.min if need_all else jnp.max
-        self._reduce = jax.jit(reduce, out_shardings=NamedSharding(mesh, PartitionSpec()))
+        self._reduce = jax.jit(reduce, out_shardings=NamedSharding(self._one_each.mesh, PartitionSpec()))
         self._result: Any = None
 
     def begin(self, flags: Sequence[bool]) -> None:

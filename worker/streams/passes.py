@@ -10,7 +10,7 @@ from typing import Any
 from hostmesh.worker.errors import DataError
 from hostmesh.worker.loading.rows import count_rows, take_rows
 from hostmesh.worker.streams.batches import UNKNOWN, Check, decide
-from hostmesh.worker.streams.stream import Stream
+from hostmesh.worker.streams.stream import Stream, StreamPart
 
 
 class Pass(Iterator[Any]):
@@ -75,27 +75,45 @@ class Pass(Iterator[Any]):
 
 
 def stream_of(
-    begin: Callable[[], Iterable[Any]], shards: int, batched: bool, name: str, check: Check | None = None, **more: Any
+    begin: Callable[[], Iterable[Any]],
+    shards: int,
+    batched: bool,
+    name: str,
+    check: Check | None = None,
+    part: StreamPart | None = None,
 ) -> Stream:
     """A shard is every `shards`-th record of a pass that `begin` starts."""
-    return Stream(lambda shard, of: Pass(begin(), shard, of, batched, check, **more), shards, batched, name)
+    return Stream(lambda shard, of: Pass(begin(), shard, of, batched, check), shards, batched, name, part=part)
 
 
 def iterable_stream(data: Any, shards: int = 1, batched: bool | None = None) -> Stream:
     """Anything that can be iterated again and again."""
     name = type(data).__name__
     if hasattr(data, "__next__"):
-        raise DataError(f"{name} can be passed through once only; pass a function f(shard, shards) that makes one")
+        raise DataError(f"{name} can be passed through once only; pass a function that makes one")
     in_blocks, check = decide(UNKNOWN, batched, name)
     return stream_of(lambda: data, shards, in_blocks, name, check)
 
 
 def function_stream(function: Callable[..., Any], shards: int = 1, batched: bool | None = None) -> Stream:
     """A function f(shard, shards) that begins a pass over a shard."""
-    name = getattr(function, "__name__", type(function).__name__)
-    try:
-        inspect.signature(function).bind(0, shards)
-    except TypeError as error:
-        raise DataError(f"{name}{inspect.signature(function)} wants the arguments (shard, shards): {error}") from error
+    name = name_function(function)
     in_blocks, check = decide(UNKNOWN, batched, name)
     return Stream(lambda shard, of: Pass(function(shard, of), check=check), shards, in_blocks, name)
+
+
+def name_function(function: Callable[..., Any]) -> str:
+    return getattr(function, "__name__", type(function).__name__)
+
+
+def wants_shard(function: Callable[..., Any]) -> bool:
+    """Whether it is called as f(shard, shards), which begins a pass over a shard, or as f(), over everything."""
+    signature = inspect.signature(function)
+    for arguments in ((0, 1), ()):
+        try:
+            signature.bind(*arguments)
+        except TypeError:
+            continue
+        return bool(arguments)
+    wanted = "wanted one without arguments, or with the arguments (shard, shards)"
+    raise DataError(f"found the function {name_function(function)}{signature}; {wanted}")

@@ -15,6 +15,7 @@ from hostmesh.worker.loading.reader import StepRows
 from hostmesh.worker.loading.rows import Block, stack_records, take_rows
 from hostmesh.worker.process.progress import Progress
 from hostmesh.worker.reading.transforms import Transforms
+from hostmesh.worker.streams.row_shards import RowShards
 from hostmesh.worker.streams.shard import BlockReader, RecordReader, ShardReader, join_blocks
 from hostmesh.worker.streams.stream import Stream
 from hostmesh.worker.verify.fingerprint import fingerprint_records
@@ -32,7 +33,7 @@ class StreamReader:
     def __init__(
         self,
         stream: Stream,
-        batch_size: int,
+        row_shards: RowShards,
         epochs: int | None,
         tail: str,
         transforms: Transforms,
@@ -40,13 +41,15 @@ class StreamReader:
         ahead: int = 0,
     ) -> None:
         """`ahead` is how many steps may be read and not delivered."""
-        self.stream, self.batch_size = stream, batch_size
+        self.stream, self.batch_size = stream, row_shards.batch_size
         self.transforms, self.row_sets = transforms, row_sets
-        self.share = batch_size // stream.shards
+        self._row_shards = row_shards
         self._pads = tail == "pad"
         self._in_blocks = stream.batched and transforms.collate is None
         reader = BlockReader if self._in_blocks else RecordReader
-        shards = np.unique(np.concatenate([self._rows(row_set) for row_set in row_sets]) // self.share).tolist()
+        rows = np.concatenate([self._rows(row_set) for row_set in row_sets])
+        shards = np.unique(row_shards.shard[rows]).tolist()
+        self._shares = {shard: row_shards.share(shard) for shard in shards}  # rows of each shard in a batch
         # Two more: one is read to know whether there is a next step, and one may be on its way.
         self._readers: dict[int, ShardReader] = {shard: reader(stream, shard, epochs, ahead + 2) for shard in shards}
         self._last: dict[int, Any] = {}
@@ -68,24 +71,25 @@ class StreamReader:
         with error_context(self.stream.name):
             for shard, reader in self._readers.items():
                 position = positions.get(str(shard))
-                if position is not None and (problem := reader.resume(position, steps * self.share)):
+                if position is not None and (problem := reader.resume(position, steps * self._shares[shard])):
                     line = f"{self.stream.name}: shard {shard} is read again from its start, because {problem}"
                     print(line, file=sys.stderr, flush=True)
             progress = Progress(steps, f"skipping to batch {steps:,} of {self.stream.name}")
             for step in range(1, steps + 1):
                 for shard, reader in self._readers.items():
-                    self._skip_to(step * self.share, shard, reader)
+                    self._skip_to(step * self._shares[shard], shard, reader)
                 progress.reached(step)
 
     def find_positions(self, step: int) -> dict[str, Any]:
         """For each shard the last position that was recorded on the way to this step, if there is one."""
-        found = {str(shard): reader.find_position(step * self.share) for shard, reader in self._readers.items()}
+        readers = self._readers.items()
+        found = {str(shard): reader.find_position(step * self._shares[shard]) for shard, reader in readers}
         return {shard: position for shard, position in found.items() if position is not None}
 
     def has_next(self) -> bool:
         """Whether the next step has all its rows or, with padding, any."""
-        counts = [count for _, count in self._peek().values()]
-        return any(counts) if self._pads else all(count == self.share for count in counts)
+        counts = {shard: count for shard, (_, count) in self._peek().items()}
+        return any(counts.values()) if self._pads else counts == self._shares
 
     def fingerprint_next(self) -> dict[str, str]:
         """A fingerprint of the next records of each shard."""
@@ -115,7 +119,7 @@ class StreamReader:
 
     def _peek(self) -> ShardRows:
         if self._ahead is None:
-            self._ahead = {shard: reader.take(self.share) for shard, reader in self._readers.items()}
+            self._ahead = {shard: reader.take(self._shares[shard]) for shard, reader in self._readers.items()}
         elif isinstance(self._ahead, Exception):
             raise self._ahead
         return self._ahead
@@ -138,9 +142,12 @@ class StreamReader:
 
     def _block(self, step: int, taken: ShardRows, row_set: RowSet) -> Block:
         rows = self._rows(row_set)
+        shard_of, place = self._row_shards.shard[rows], self._row_shards.place[rows]
         pieces: list[Any] = []
-        for shard in np.unique(rows // self.share).tolist():
-            pieces += self._pieces(shard, taken[shard], rows[rows // self.share == shard] - shard * self.share)
+        # Rows of one shard that follow one another are taken together: the pieces must keep the order of the rows.
+        for run in np.split(np.arange(len(rows)), np.flatnonzero(np.diff(shard_of)) + 1):
+            shard = int(shard_of[run[0]])
+            pieces += self._pieces(shard, taken[shard], place[run])
         start = step * self.batch_size
         block = join_blocks(pieces) if self._in_blocks else self._join_records(pieces, start, rows)
         return self.transforms.apply_map(block, start + rows, start, rows)
@@ -161,4 +168,5 @@ class StreamReader:
         for shard, (_, count) in taken.items():
             counts[shard] = count
         rows = self._rows(row_set)
-        return rows % self.share < counts[rows // self.share]
+        found: NDArray[np.bool_] = self._row_shards.place[rows] < counts[self._row_shards.shard[rows]]
+        return found

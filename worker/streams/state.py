@@ -13,8 +13,10 @@ from hostmesh.worker.process.coordination import exchange
 from hostmesh.worker.streams.stream import Stream
 
 # Of a source the batches delivered; of a stream {"step": …, "shards": {"0": …}}, for the shards a process answers for.
+# With `sharded=True` also "sharded": how many shards there are, because each needs the process that reads it.
 LoaderState: TypeAlias = "int | Mapping[str, Any]"
 
+SHARDED = "sharded"
 BYTES = "base64"
 # What all processes together may give to a checkpoint: it passes through the coordinator.
 MAX_BYTES = 1 << 20
@@ -48,7 +50,7 @@ def _decode_bytes(found: dict[str, Any]) -> Any:
 
 def split_state(state: Any) -> tuple[Any, dict[str, Any]]:
     """The step, and the position in each shard; a step alone has none, and is reached by reading from the start."""
-    if isinstance(state, Mapping) and state.keys() == {"step", "shards"}:
+    if isinstance(state, Mapping) and state.keys() - {SHARDED} == {"step", "shards"}:
         return state["step"], dict(state["shards"])
     return state, {}
 
@@ -77,4 +79,4 @@ def merge_states(state: LoaderState) -> LoaderState:
         shown = ", ".join(map(str, sorted(steps)))
         raise DisagreementError(f"wanted to save the place in a stream after one step; found {shown}")
     positions = {shard: position for one in found for shard, position in one["shards"].items()}
-    return {"step": state["step"], "shards": positions}
+    return {**state, "shards": positions}

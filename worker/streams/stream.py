@@ -8,6 +8,21 @@ from typing import Any
 
 
 @dataclass(frozen=True)
+class StreamPart:
+    """That a stream gives only some of the records, as its pipeline says: part `index` of `count`.
+
+    `said_by` is the step that says so. `may_be_whole` where people use that step for other things too, such as taking a
+    tenth of the records on every process.
+    """
+
+    said_by: str
+    index: int
+    count: int
+    how_to_remove: str
+    may_be_whole: bool = False
+
+
+@dataclass(frozen=True)
 class Stream:
     """Records that only come in order. `open(shard, shards)` begins one pass over the records of a shard.
 
@@ -18,6 +33,7 @@ class Stream:
     The iterator of a pass may have `get_state()`, which returns plain JSON values and bytes, and `set_state(state)`, by
     which a fresh iterator goes on from there: then a restored loader need not read everything again. `rewind(shard)` is
     for streams whose passes differ. It is called before a shard is read from its start: the next pass is the first one.
+    `part` is for streams that were cut for this process before they came here: a loader takes them with `sharded=True`.
     """
 
     open: Callable[[int, int], Iterable[Any]]
@@ -25,3 +41,4 @@ class Stream:
     batched: bool = False
     name: str = "a stream"
     rewind: Callable[[int], None] | None = None
+    part: StreamPart | None = None

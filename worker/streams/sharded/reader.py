@@ -1,0 +1,40 @@
+"""The rows that a process gives of one step after another, with a fingerprint of those to come."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+from hostmesh.worker.loading.rows import leaves, take_rows
+from hostmesh.worker.streams.reader import StreamReader
+from hostmesh.worker.verify.fingerprint import fingerprint_records
+
+MOST_BYTES = 4 << 20  # of a step's records that are part of a fingerprint: a few milliseconds
+
+
+class ShardedReader(StreamReader):
+    """`upcoming` has, for each step that was read, the fingerprint of the one after it, or None where that cannot be
+    read. One thread appends, another takes."""
+
+    def __init__(self, *args: Any, compares: bool) -> None:
+        """`compares` is whether anybody asks for the fingerprints."""
+        super().__init__(*args)
+        self._compares = compares
+        self.upcoming: deque[str | None] = deque()
+
+    def _peek_for_later(self) -> bool:
+        has_next = super()._peek_for_later()
+        if self._compares:
+            self.upcoming.append(None if isinstance(self._ahead, Exception) else self._fingerprint_ahead())
+        return has_next
+
+    def _fingerprint_ahead(self) -> str:
+        (rows, count), *_ = self._peek().values()
+        records = self._listed(rows, count)
+        every = max(1, sum(_count_bytes(record) for record in records) // MOST_BYTES)
+        sampled = [take_rows(record, slice(None, None, every)) for record in records] if self._in_blocks else records
+        return fingerprint_records(sampled if self._in_blocks else records[::every])
+
+
+def _count_bytes(record: Any) -> int:
+    return sum(int(getattr(leaf, "nbytes", 0)) for _, leaf in leaves(record))
