@@ -219,6 +219,18 @@ def await_true(condition: Callable[[], Any], timeout: float, what: str) -> float
     return time.monotonic() - began
 
 
+class Library:
+    """Imported when a test first uses it: every worker looks at all tests, and few need its seconds."""
+
+    def __init__(self, name: str, extra: str) -> None:
+        self._name, self._extra = name, extra
+
+    def __getattr__(self, attribute: str) -> Any:
+        if attribute.startswith(("_", "pytest")):  # for pytest itself, which looks for tests and marks
+            raise AttributeError(attribute)
+        return getattr(pytest.importorskip(self._name, reason=f"hostmesh[{self._extra}]"), attribute)
+
+
 # What the fixtures below give.
 Start = Callable[..., LiveRun]
 Launch = Callable[..., subprocess.CompletedProcess[str]]
