@@ -80,6 +80,7 @@ def test_a_killed_run_used_each_record_once_and_so_did_the_run_that_continues_it
     assert "launch: audit: 8 steps from step 13 on, 96 records, each used exactly once in 2 epochs" in run.stderr
 
 
+@pytest.mark.slow
 def test_a_resume_that_uses_a_batch_twice_is_found(start: Start, script: Script) -> None:
     run = run_training(start, script, "early", 12, "--restarts", "1")
     problem = "step 6 was used twice: attempt 2 restored what was saved after step 6 and went on with step 6"
@@ -94,6 +95,7 @@ def test_a_wrong_row_is_found(start: Start, script: Script) -> None:
     assert "process 1 used other records than those of the order" in problem and problem in run.stderr
 
 
+@pytest.mark.slow
 def test_of_a_stream_the_steps_are_audited(start: Start, script: Script) -> None:
     run = run_training(start, script, "stream", 12, "--restarts", "1")
     audit = run.result["audit"]
@@ -101,6 +103,7 @@ def test_of_a_stream_the_steps_are_audited(start: Start, script: Script) -> None
     assert "the records of a stream have no numbers" in run.stderr
 
 
+@pytest.mark.slow
 def test_a_run_that_never_saves_is_audited_and_no_line_is_shown(start: Start, script: Script) -> None:
     run = run_training(start, script, "never saved", 12)
     assert (run.result["audit"]["exact"], run.result["audit"]["steps"]) == (True, 12)
@@ -121,6 +124,7 @@ def test_a_script_without_a_loader_has_no_audit(start: Start, script: Script) ->
 
 
 @pytest.mark.parametrize("problem", ["no numpy", "slow"])
+@pytest.mark.quick("no numpy")
 def test_an_audit_that_cannot_be_made_changes_nothing(
     start: Start, script: Script, tmp_path: Path, problem: str
 ) -> None:

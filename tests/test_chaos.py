@@ -321,6 +321,7 @@ while time.monotonic() < began + 100:
 
 
 @pytest.mark.parametrize("when", ["step: 3", "after: 0.3"])
+@pytest.mark.quick("step")
 def test_a_process_ends_as_asked(start: Start, script: Script, tmp_path: Path, when: str) -> None:
     faults = [f"kind: {kind}, process: {number}, {when}" for number, kind in enumerate(ENDS)]
     text = STEPS if "step" in when else UNMODIFIED
@@ -461,7 +462,7 @@ def test_a_rehearsal_is_the_same_twice(launch: Launch, script: Script, tmp_path:
     script(STEPS)
     told = []
     for _ in range(2):
-        done = launch("--local", "3", "--keep-going", "--chaos", faults, "script.py")
+        done = launch("--local", "3", "--cold", "--keep-going", "--chaos", faults, "script.py")
         told.append(sorted(line for line in done.stderr.splitlines() if "CHAOS" in line))
     assert told[0] == told[1] and any("now at step 2: raise" in line for line in told[0])
 

@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -372,18 +372,24 @@ def test_a_step_about_other_data_is_refused(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "difference"),
     [
-        ({"params": Pair(jnp.ones((4, 3)), jnp.zeros(2))}, "['params'].w: found float32[4,2], wanted float32[4,3]"),
-        ({"params": Pair(jnp.ones((4, 2), jnp.bfloat16), jnp.zeros(2))}, "found float32[4,2], wanted bfloat16[4,2]"),
-        ({"params": (jnp.ones((4, 2)), jnp.zeros(2))}, "['params'][0]: found none, wanted float32[4,2]"),
-        ({"more": 1.5}, "['more']: found none, wanted float"),
+        (
+            lambda: {"params": Pair(jnp.ones((4, 3)), jnp.zeros(2))},
+            "['params'].w: found float32[4,2], wanted float32[4,3]",
+        ),
+        (
+            lambda: {"params": Pair(jnp.ones((4, 2), jnp.bfloat16), jnp.zeros(2))},
+            "found float32[4,2], wanted bfloat16[4,2]",
+        ),
+        (lambda: {"params": (jnp.ones((4, 2)), jnp.zeros(2))}, "['params'][0]: found none, wanted float32[4,2]"),
+        (lambda: {"more": 1.5}, "['more']: found none, wanted float"),
     ],
 )
 def test_a_step_with_another_state_is_refused_by_its_leaf(
-    folder: Path, change: dict[str, Any], difference: str
+    folder: Path, change: Callable[[], dict[str, Any]], difference: str
 ) -> None:
     save_steps(folder, 5)
     with pytest.raises(CheckpointError) as caught:
-        Checkpoint(folder, data_spec=ABOUT).restore({**make_state(), **change})
+        Checkpoint(folder, data_spec=ABOUT).restore({**make_state(), **change()})
     assert f"step 5 in {folder} holds another state: " in str(caught.value) and difference in str(caught.value)
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
-from conftest import Launch, Script, Start, await_true, cache_folder
+from conftest import HANGS, LAUNCH, Launch, Script, Start, await_true, cache_folder, clean_env
 from sshd import Sshd, needs_sshd
 
 from hostmesh.worker.compiling.store import PART
@@ -77,11 +80,45 @@ def train(launch: Launch, script: Script) -> Train:
     return run
 
 
+class Kept(NamedTuple):
+    first: Result
+    cache: Path
+
+
+@pytest.fixture(scope="module")
+def first_start(tmp_path_factory: pytest.TempPathFactory) -> Kept:
+    """What two processes came to, and what they have kept."""
+    folder = tmp_path_factory.mktemp("first")
+    (folder / "script.py").write_text(TRAIN)
+    command = [*LAUNCH, "--show", "all", "--local", "2", "script.py"]
+    env = clean_env({"XDG_CACHE_HOME": str(folder / "cache")})
+    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=HANGS)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return Kept(Result(done.stdout), folder / "cache")
+
+
+@pytest.fixture
+def kept(first_start: Kept) -> Result:
+    """The first start, whose programs this test has a copy of."""
+    shutil.copytree(first_start.cache, cache_folder())
+    return first_start.first
+
+
+of_the_first_start = pytest.mark.xdist_group("compiled programs of one start")
+
+
 @pytest.mark.newest
-@pytest.mark.parametrize(
-    "processes", [4, pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow)]
-)
-def test_a_second_start_compiles_nothing_and_gives_the_same_numbers(train: Train, processes: int) -> None:
+@of_the_first_start
+def test_a_second_start_compiles_nothing_and_gives_the_same_numbers(train: Train, kept: Result) -> None:
+    plain, second = train("--local", "2", env=PLAIN), train("--local", "2")
+    assert len(plain.numbers) == 2 and plain.numbers == kept.numbers == second.numbers
+    assert max(kept.compiled) > 5 and second.compiled == [0, 0]
+    assert len(entries(cache_folder())) == max(kept.programs)  # processes share what each has alone
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", [1, 4])
+def test_a_second_start_compiles_nothing_with_any_number_of_processes(train: Train, processes: int) -> None:
     args = ("--local", str(processes))
     plain, first, second = train(*args, env=PLAIN), train(*args), train(*args)
     assert len(plain.numbers) == processes and plain.numbers == first.numbers == second.numbers
@@ -97,26 +134,27 @@ def test_another_attempt_compiles_nothing(launch: Launch, script: Script) -> Non
     assert compiled[0] > 5 and compiled[-2:] == [0, 0]  # one of the first two may not have come so far
 
 
-def test_corrupt_entries_are_replaced(train: Train) -> None:
-    first = train("--local", "2")
+@of_the_first_start
+def test_corrupt_entries_are_replaced(train: Train, kept: Result) -> None:
     good = {path: path.read_bytes()[:52] for path in entries(cache_folder())}
     for path in good:
         path.write_bytes(path.read_bytes()[:-3] + b"xyz")
     again = train("--local", "2")
-    assert again.numbers == first.numbers and max(again.compiled) > 5
+    assert again.numbers == kept.numbers and max(again.compiled) > 5
     assert entries(cache_folder()) == sorted(good)
     third = train("--local", "2")
-    assert third.compiled == [0, 0] and third.numbers == first.numbers
+    assert third.compiled == [0, 0] and third.numbers == kept.numbers
 
 
-def test_an_entry_that_jax_cannot_load_is_replaced(train: Train) -> None:
+@pytest.mark.slow
+@of_the_first_start
+def test_an_entry_that_jax_cannot_load_is_replaced(train: Train, kept: Result) -> None:
     from hostmesh.worker.compiling.store import Store
 
-    first = train("--local", "2")
     for path in entries(cache_folder()):
         Store(str(path.parent.parent), path.parent.name).put(path.name, b"whole, but no program")
     again = train("--local", "2")
-    assert again.numbers == first.numbers
+    assert again.numbers == kept.numbers
     assert train("--local", "2").compiled == [0, 0]
 
 
@@ -131,18 +169,20 @@ def test_an_entry_that_jax_cannot_load_is_replaced(train: Train) -> None:
     ],
     ids=["folder", "late folder", "folder in the script", "off", "off in the script"],
 )
-@pytest.mark.quick("folder in", "off", "late")
+@pytest.mark.quick("off in")
 def test_the_users_own_choice_wins(
     env: dict[str, str], before: str, launch: Launch, script: Script, tmp_path: Path
 ) -> None:
     small = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", **env}
-    for _ in range(2):
+    is_own = "own" in f"{env}{before}"
+    for _ in range(2 if is_own else 1):
         done = launch("--local", "2", script(before + TRAIN), env=small)
         assert done.returncode == 0, done.stdout + done.stderr
     assert entries(cache_folder()) == []
-    assert any((tmp_path / "own").glob("*")) == ("own" in f"{env}{before}")
+    assert any((tmp_path / "own").glob("*")) == is_own
 
 
+@pytest.mark.slow
 def test_a_cluster_file_can_turn_it_off(train: Train, tmp_path: Path) -> None:
     (tmp_path / "c.yaml").write_text(
         json.dumps({"transport": "local", "hosts": [{"address": "here", "processes": 2}], "compile_cache": "off"})
@@ -151,6 +191,7 @@ def test_a_cluster_file_can_turn_it_off(train: Train, tmp_path: Path) -> None:
     assert entries(cache_folder()) == []
 
 
+@pytest.mark.slow
 def test_a_folder_that_cannot_be_used_is_told_once_and_nothing_else_changes(
     launch: Launch, script: Script, tmp_path: Path
 ) -> None:
@@ -161,12 +202,15 @@ def test_a_folder_that_cannot_be_used_is_told_once_and_nothing_else_changes(
     assert (done.stdout + done.stderr).count("compiled programs are not kept on localhost: ") == 1
 
 
-def test_programs_from_the_store_are_still_compared(launch: Launch, script: Script) -> None:
+@pytest.mark.parametrize("after", ["nothing", "the same program everywhere"])
+@pytest.mark.quick("nothing")
+def test_programs_from_the_store_are_still_compared(launch: Launch, script: Script, after: str) -> None:
     """A second start, with one process that runs another program, which is kept as well."""
     other = "** 2).mean() * (1 + int(os.environ['OTHER']) * jax.process_index())"
     differs = TRAIN.replace("** 2).mean()", other)
     program = script(differs)
-    assert launch("--local", "2", program, env={"OTHER": "0"}).returncode == 0
+    if after != "nothing":
+        assert launch("--local", "2", program, env={"OTHER": "0"}).returncode == 0
     for _ in range(2):
         done = launch("--local", "2", "--programs", "stop", program, env={"OTHER": "1"})
         assert done.returncode != 0 and "another computation" in done.stdout + done.stderr
@@ -220,6 +264,7 @@ def cluster(servers: dict[str, Sshd], tmp_path: Path) -> Callable[[str], str]:
     return write
 
 
+@pytest.mark.slow
 @needs_sshd
 def test_every_host_keeps_what_it_compiled(
     train: Train, cluster: Callable[[str], str], servers: dict[str, Sshd]

@@ -77,6 +77,7 @@ def test_a_stuck_process_leaves_its_stack(start: Start, script: Script, how: lis
 COORDINATOR = TRAIN.replace("jax.process_index() == 2", "jax.process_index() == 0")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [[], ["--cold"]], ids=["warm", "cold"])
 def test_an_abort_of_the_coordinator_is_the_verdict_and_not_its_peers(
     start: Start, script: Script, how: list[str]
@@ -100,6 +101,7 @@ def test_an_abort_is_told_at_once(start: Start, script: Script) -> None:
 
 
 @pytest.mark.parametrize("who", [0, 2])
+@pytest.mark.quick("0")
 def test_a_process_that_leaves_early_is_the_verdict_and_not_its_victims(start: Start, script: Script, who: int) -> None:
     text = (COORDINATOR if who == 0 else TRAIN).format(fault="os._exit(0)", steps=10**9)
     run = start("--local", "4", script(text))
@@ -118,6 +120,7 @@ def test_processes_that_end_a_little_apart_have_not_failed(launch: Launch, scrip
 
 @pytest.mark.parametrize("how", [[], ["--cold"]], ids=["warm", "cold"])
 @pytest.mark.parametrize("code", [256, -512])
+@pytest.mark.quick("256-warm")
 def test_an_exit_code_that_the_system_would_take_for_0(start: Start, script: Script, how: list[str], code: int) -> None:
     run = start("--local", "1", *how, script(f"import sys\nsys.exit({code})\n"))
     assert run.wait() == 1
@@ -181,6 +184,7 @@ except ZeroDivisionError as cause:
 
 @pytest.mark.parametrize("how", [[], ["--cold"]], ids=["warm", "cold"])
 @pytest.mark.parametrize("error", ["WorkerError", "DataError", "MissingPackageError"])
+@pytest.mark.quick("DataError-warm")
 def test_a_users_mistake_is_told_without_a_traceback(start: Start, script: Script, how: list[str], error: str) -> None:
     run = start("--local", "1", *how, script(MISTAKE.format(error=error)))
     assert run.wait() == 1
@@ -202,7 +206,7 @@ while sum(name.startswith("ready-") for name in os.listdir()) < 4: time.sleep(0.
 
 
 def test_a_users_mistake_in_all_processes_reads_as_one(start: Start, script: Script) -> None:
-    run = start("--local", "4", script(TOGETHER + MISTAKE.format(error="DisagreementError")))
+    run = start("--local", "4", "--cold", script(TOGETHER + MISTAKE.format(error="DisagreementError")))
     assert run.wait() == 1
     assert run.result["message"] == "the run failed: all 4 processes failed alike: each exited with 1"
     assert run.result["detail"][:2] == ["found 3 rows, wanted 4:", "say batch_size=3"]
@@ -211,7 +215,7 @@ def test_a_users_mistake_in_all_processes_reads_as_one(start: Start, script: Scr
 
 def test_a_bad_command_line_of_the_program_reads_as_one(start: Start, script: Script) -> None:
     text = "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--steps', type=int)\n"
-    run = start("--local", "4", script(text + TOGETHER + "parser.parse_args()\n"), "--steps", "x")
+    run = start("--local", "4", "--cold", script(text + TOGETHER + "parser.parse_args()\n"), "--steps", "x")
     assert run.wait() == 2
     assert run.result["message"].endswith("exited with 2")
     told = "\n".join(run.result["detail"])

@@ -173,6 +173,7 @@ def test_a_hangup_that_nohup_ignores_ends_nothing(start: Start, script: Script) 
 
 @WARM_AND_COLD
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.quick("2-warm")
 def test_a_stuck_process_leaves_its_stack_at_the_end(start: Start, script: Script, how: list[str], number: int) -> None:
     run = start("--local", "2", *how, script(HALF_STUCK))
     await_up(run, 2)

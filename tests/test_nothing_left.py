@@ -120,7 +120,7 @@ def test_killed_child_of_a_worker_is_the_workers_own_affair(stubborn: Stubborn) 
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-@pytest.mark.quick("warm-2", "warm-15")
+@pytest.mark.quick("warm-15")
 def test_signalled_launcher_leaves_no_process(stubborn: Stubborn, number: int) -> None:
     stubborn.run.launcher.send_signal(number)
     stubborn.assert_gone()
@@ -220,6 +220,7 @@ subprocess.Popen("while :; do echo more; done", shell=True, start_new_session=Tr
 
 
 @pytest.mark.parametrize("ending", ["pass", "raise SystemExit(3)"])
+@pytest.mark.quick("warm-raise")
 @pytest.mark.parametrize("how", [[], ["--cold"]], ids=["warm", "cold"])
 def test_a_chatty_child_that_a_process_leaves_behind_keeps_no_run_alive(
     start: Start, script: Script, how: list[str], ending: str

@@ -125,6 +125,7 @@ def assert_saved_at_one_step(run: LiveRun) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
 @pytest.mark.parametrize("who", ["agent_pid", "guardian_pid"])
+@pytest.mark.quick("agent_pid-15", "guardian_pid-10")
 def test_a_signal_to_the_agent_of_a_host(
     start: Start, script: Script, tmp_path: Path, number: signal.Signals, who: str
 ) -> None:

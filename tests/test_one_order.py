@@ -25,7 +25,7 @@ from jax.sharding import PartitionSpec as P
 
 import hostmesh
 
-LENGTH, BATCH, STEPS = 101, 16, 21
+LENGTH, BATCH, STEPS = 101, 16, 14
 
 def rows(ids):
     return {
@@ -148,7 +148,7 @@ TOPOLOGIES = [
 
 
 @pytest.mark.parametrize(("processes", "devices"), TOPOLOGIES)
-@pytest.mark.quick("1-1", "2-2")
+@pytest.mark.quick("2-2")
 def test_every_topology_mesh_and_loading_gives_the_same_arrays_and_each_record_once_an_epoch(
     launch: Launch, script: Script, reference: Path, tmp_path: Path, processes: int, devices: int
 ) -> None:
@@ -158,7 +158,7 @@ def test_every_topology_mesh_and_loading_gives_the_same_arrays_and_each_record_o
     done = launch(*topology, program, str(reference), write_records(tmp_path), *epochs, timeout=240)
     assert done.returncode == 0, done.stdout + done.stderr
     meshes = 1 + (processes * devices % 2 == 0) + (processes * devices % 4 == 0) + (processes > 1 and devices > 1)
-    assert f"checked {meshes * 4 * 21}" in done.stdout
+    assert f"checked {meshes * 4 * 14}" in done.stdout
 
     used, state, total = collect(tmp_path, "padded")
     assert state == total == -(-LENGTH // BATCH)

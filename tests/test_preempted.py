@@ -74,7 +74,9 @@ def test_ctrl_c_leaves_the_children_of_a_saving_process_to_it(start: Start, scri
     """Such as a data loader's, which it still reads from: Ctrl-C would end them."""
     child = "import subprocess; child = subprocess.Popen(['sleep', '1000'])\nos.read(asked, 1)"
     save = "time.sleep(0.5); assert child.poll() is None"
-    run = start("--local", "2", script(SAVES.format(save=save, seconds=60).replace("os.read(asked, 1)", child)))
+    run = start(
+        "--local", "2", "--cold", script(SAVES.format(save=save, seconds=60).replace("os.read(asked, 1)", child))
+    )
     run.await_event("saves_when_stopped", count=PROCESSES)
     run.launcher.send_signal(signal.SIGINT)
     assert run.wait() == 130 and run.result["message"] == "stopped by Ctrl-C; saved at step 120", run.stderr
@@ -91,7 +93,7 @@ def test_a_launcher_that_gets_sigterm_is_preempted(saving: Any, how: list[str]) 
 
 
 def test_processes_that_get_sigterm_themselves_are_preempted(saving: Any) -> None:
-    run = saving()
+    run = saving("pass", "--cold")
     for pid in pids(run):
         os.kill(pid, signal.SIGTERM)
     assert run.wait() == 75
@@ -99,6 +101,7 @@ def test_processes_that_get_sigterm_themselves_are_preempted(saving: Any) -> Non
     assert_all_left_in_order(run)
 
 
+@pytest.mark.slow
 def test_who_leaves_early_does_not_end_the_others(saving: Any) -> None:
     run = saving("while process_id == 1 and not os.path.exists('go'): time.sleep(0.01)")
     for pid in pids(run):
@@ -111,7 +114,7 @@ def test_who_leaves_early_does_not_end_the_others(saving: Any) -> None:
 
 def test_who_fails_while_another_has_left_is_the_culprit(saving: Any) -> None:
     wait = "while process_id == 1 and not os.path.exists('go'): time.sleep(0.01)"
-    run = saving(wait + "\nif process_id == 1: raise OSError('disk full')")
+    run = saving(wait + "\nif process_id == 1: raise OSError('disk full')", "--cold")
     for pid in pids(run):
         os.kill(pid, signal.SIGTERM)
     run.await_event("process exited", process_id=0, code=75)
@@ -134,7 +137,7 @@ def test_a_second_interrupt_ends_a_save_at_once(saving: Any) -> None:
 
 
 def test_a_save_that_never_ends_gets_the_time_it_asked_for(saving: Any) -> None:
-    run = saving(FOR_EVER, "--grace", "0.1", seconds=1)
+    run = saving(FOR_EVER, "--cold", "--grace", "0.1", seconds=1)
     run.launcher.send_signal(signal.SIGINT)
     began = run.await_event("interrupted")["time"]
     assert run.wait() == 130
@@ -143,6 +146,7 @@ def test_a_save_that_never_ends_gets_the_time_it_asked_for(saving: Any) -> None:
     assert not processes_of(run.id)
 
 
+@pytest.mark.slow
 def test_a_save_that_fails_is_the_verdict_and_nobody_waits_for_the_rest(saving: Any) -> None:
     run = saving(f"if process_id == 1: raise OSError('disk full')\n{FOR_EVER}")
     run.launcher.send_signal(signal.SIGINT)
@@ -151,6 +155,7 @@ def test_a_save_that_fails_is_the_verdict_and_nobody_waits_for_the_rest(saving: 
     assert not processes_of(run.id)
 
 
+@pytest.mark.slow
 def test_a_host_lost_while_saving_is_the_verdict(saving: Any) -> None:
     run = saving(FOR_EVER)
     run.launcher.send_signal(signal.SIGINT)
@@ -160,6 +165,7 @@ def test_a_host_lost_while_saving_is_the_verdict(saving: Any) -> None:
     await_true(lambda: not processes_of(run.id), 5, "everything gone")
 
 
+@pytest.mark.slow
 def test_a_killed_launcher_leaves_no_process_that_saves(saving: Any) -> None:
     run = saving(FOR_EVER)
     run.launcher.send_signal(signal.SIGINT)
@@ -194,6 +200,7 @@ for step in range(10**9):
 
 @WARM_AND_COLD
 @pytest.mark.parametrize("target", ["one process", "the launcher"])
+@pytest.mark.quick("one process-warm")
 def test_jax_processes_stop_at_one_step_and_leave_through_its_barrier(
     start: Start, script: Script, how: list[str], target: str
 ) -> None:
@@ -251,7 +258,7 @@ while True: time.sleep(0.05)
 
 
 def test_who_fails_while_it_stops_is_told(start: Start, script: Script) -> None:
-    run = start("--local", str(PROCESSES), "--grace", "60", script(FAILS_TO_SAVE))
+    run = start("--local", str(PROCESSES), "--cold", "--grace", "60", script(FAILS_TO_SAVE))
     await_true(lambda: run.stderr.count("up\n") == PROCESSES, 60, "processes")
     run.launcher.send_signal(signal.SIGTERM)
     assert run.wait() == 143 and run.result["message"] == "stopped by SIGTERM"

@@ -763,6 +763,7 @@ def test_one_process_with_fewer_rows_ends_the_run(how: list[str], start: Start, 
     assert run.await_event("run ended")["time"] - max(programs) < 30
 
 
+@pytest.mark.slow
 def test_a_short_script_with_fewer_rows_on_one_process_fails(launch: Launch, script: Script) -> None:
     result = launch("--local", "3", script(UNEVEN), "1")
     assert result.returncode == 1 and WHO in result.stderr

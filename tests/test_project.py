@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 
+import pytest
 from conftest import REPO
 
 README = (REPO / "README.md").read_text()
@@ -67,3 +68,10 @@ def test_ci_calls_every_command_that_tests_or_checks() -> None:
     targets = set(re.findall(r"^(test[a-z-]*|check):", (REPO / "Makefile").read_text(), re.MULTILINE))
     tests = {"test", "test-slow", "test-newest", "test-docker", "test-slurm", "test-kubernetes"}
     assert {*tests, "check"} == targets <= steps
+
+
+@pytest.mark.xdist_group("of one worker")
+def test_tests_of_a_group_are_known_by_their_ids(request: pytest.FixtureRequest) -> None:
+    """By these they are handed out; without them every worker would start what the tests of a group share."""
+    is_grouped = getattr(request.config.option, "loadgroup", False)
+    assert request.node.nodeid.endswith("@of one worker") is is_grouped

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import HANGS, Launch, LiveRun, Script, Start, await_true, is_alive, processes_of
+from conftest import HANGS, LiveRun, Script, Start, await_true, is_alive, processes_of
 
 # Each process starts one of its own and leaves it behind.
 STEPS = """
@@ -79,27 +79,3 @@ def test_of_a_single_process_the_next_attempt_is_warm(start: Start, script: Scri
     os.kill(run.await_event("process started")["pid"], signal.SIGKILL)
     assert run.wait(HANGS) == 0, run.stderr
     assert how_started(run) == [False, True]
-
-
-JOB = ("--local", "2", "--steps", "40", "--batch-size", "32", "--checkpoint-every", "10")
-
-
-def test_the_built_in_job_ends_as_if_nothing_had_happened(launch: Launch, tmp_path: Path) -> None:
-    faults = "{kind: kill, process: 1, step: 25}, {kind: raise, process: 0, step: 31, attempt: 2}"
-    (tmp_path / "faults.yaml").write_text(f"faults: [{faults}]\n")
-    folders = {}
-    for name, more in {"calm": (), "killed": ("--restarts", "2", "--chaos", "faults.yaml")}.items():
-        done = launch(*JOB, "--checkpoint-dir", str(tmp_path / name), "--runs", f"runs-{name}", *more)
-        assert done.returncode == 0, done.stderr
-        folders[name] = next((tmp_path / f"runs-{name}").iterdir())
-    calm, killed = (json.loads((folder / "summary.json").read_text()) for folder in folders.values())
-    assert killed["loss"] == pytest.approx(calm["loss"], abs=1e-5)
-    told = json.loads((folders["killed"] / "result.json").read_text())
-    first, second, last = told["attempts"]
-    assert first["saved_step"] in (10, 20) and second["saved_step"] in (20, 30)  # a save takes some steps
-    assert (killed["resumed_from"], last["saved_step"]) == (second["saved_step"], 40)
-    assert first["last_step"] in (24, 25) and second["last_step"] in (30, 31)
-    assert [each["done"] for each in told["chaos"]] == [True, True]
-    for folder in folders.values():
-        audit = json.loads((folder / "result.json").read_text())["audit"]
-        assert (audit["exact"], audit["steps"], audit["records"]) == (True, 40, 40 * 32), audit

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import resource
 import subprocess
 import sys
@@ -20,6 +21,7 @@ WORKER = sorted((REPO / "worker").rglob("*.py"))
 SHIPPED = [Path(path).resolve() for path in find_modules(*OF_THE_AGENT).values()]
 
 
+@functools.cache
 def imports(path: Path) -> set[str]:
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
@@ -30,12 +32,9 @@ def imports(path: Path) -> set[str]:
     return found
 
 
-IMPORTS = {path: imports(path) for path in {*LAUNCHER, *WORKER, *SHIPPED}}
-
-
 def offences(paths: Iterable[Path], is_wrong: Callable[[str], bool]) -> dict[str, list[str]]:
     """What modules import and must not."""
-    found = {str(path.relative_to(REPO)): sorted(filter(is_wrong, IMPORTS[path])) for path in paths}
+    found = {str(path.relative_to(REPO)): sorted(filter(is_wrong, imports(path))) for path in paths}
     return {name: wrong for name, wrong in found.items() if wrong}
 
 

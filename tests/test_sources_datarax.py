@@ -6,24 +6,25 @@ from typing import Any
 
 import numpy as np
 import pytest
+from conftest import Library
 from test_sources import check_contract
 
 from hostmesh.worker.errors import DataError
 from hostmesh.worker.sources import as_source
 from hostmesh.worker.sources.base import BlockSource
 
-pytest.importorskip("datarax", reason="hostmesh[datarax]")
+core, sources = Library("datarax.core.data_source", "datarax"), Library("datarax.sources", "datarax")
 
-from datarax.core.data_source import DataSourceModule
-from datarax.sources import MemorySource, MemorySourceConfig
-from flax import nnx
+# One process of the test run imports it for all.
+pytestmark = pytest.mark.xdist_group("datarax")
 
 COUNT = 30
 BLOCK = {"x": np.arange(COUNT, dtype=np.float32), "y": np.arange(COUNT * 6).reshape(COUNT, 2, 3).astype(np.int32)}
 
 
 def make_source(data: Any, shuffle: bool = False) -> Any:
-    return MemorySource(MemorySourceConfig(shuffle=shuffle), data, rngs=nnx.Rngs(0, shuffle=1))
+    settings = sources.MemorySourceConfig(shuffle=shuffle)
+    return sources.MemorySource(settings, data, rngs=Library("flax.nnx", "datarax").Rngs(0, shuffle=1))
 
 
 @pytest.mark.parametrize("shuffle", [False, True])
@@ -45,9 +46,9 @@ def test_a_memory_source_of_records_is_a_source() -> None:
 
 
 def test_a_source_that_only_comes_in_order_is_refused() -> None:
-    class Ordered(DataSourceModule):  # type: ignore[misc]
+    class Ordered(core.DataSourceModule):  # type: ignore[misc]
         def __iter__(self) -> Any:
             return iter([])
 
     with pytest.raises(DataError, match="datarax:Ordered only comes in order: pass as_stream a function"):
-        as_source(Ordered(MemorySourceConfig()))
+        as_source(Ordered(sources.MemorySourceConfig()))

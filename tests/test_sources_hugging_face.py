@@ -11,14 +11,17 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from conftest import REPO, Launch, Script, clean_env
+from conftest import REPO, Launch, Library, Script, clean_env
 from test_sources import assert_same, check_contract, make_ids
 
 from hostmesh.worker.errors import DataError
 from hostmesh.worker.sources import as_source, as_stream, open_source
 from hostmesh.worker.sources.base import Source
 
-datasets = pytest.importorskip("datasets", reason="hostmesh[hugging-face]")
+datasets = Library("datasets", "hugging-face")
+
+# One process of the test run imports it for all.
+pytestmark = pytest.mark.xdist_group("hugging face")
 
 COUNT = 50
 NUMBERS = np.arange(COUNT)

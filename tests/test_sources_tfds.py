@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import REPO, clean_env
+from conftest import REPO, Library, clean_env
 from test_sources import assert_same, check_contract, make_ids
 
 from hostmesh.worker.errors import DataError
@@ -17,19 +17,12 @@ from hostmesh.worker.loading.rows import stack_records
 from hostmesh.worker.sources import as_source, open_source
 from hostmesh.worker.sources.base import Source
 
-tfds = pytest.importorskip("tensorflow_datasets", reason="hostmesh[tensorflow]")
+tfds = Library("tensorflow_datasets", "tensorflow")
 
 # TensorFlow takes ten seconds of a core to import: one process of the test run does it for all.
 pytestmark = pytest.mark.xdist_group("tensorflow")
 
 COUNT = 30
-
-
-class Doubled(tfds.features.Tensor):  # type: ignore[misc]
-    """A feature with a way of its own to decode."""
-
-    def decode_example_np(self, example_data: Any) -> Any:
-        return 2 * super().decode_example_np(example_data)
 
 
 def make_record(n: int) -> dict[str, Any]:
@@ -47,8 +40,10 @@ def make_record(n: int) -> dict[str, Any]:
 @pytest.fixture(scope="session")
 def data_dir(tmp_path_factory: pytest.TempPathFactory) -> str:
     """`plain` has features of fixed size, `nested` sequences, `own` one of our own; `as_tfrecord` no ArrayRecord."""
-    folder = str(tmp_path_factory.mktemp("tfds"))
     features = tfds.features
+    from tfds_feature import Doubled
+
+    folder = str(tmp_path_factory.mktemp("tfds"))
     plain = {
         "image": features.Image(shape=(5, 4, 1)),
         "label": features.ClassLabel(num_classes=10),

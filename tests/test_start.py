@@ -33,7 +33,7 @@ def results(output: str) -> list[str]:
 @pytest.mark.parametrize(
     "join", ["jax.distributed.initialize()", "import hostmesh; hostmesh.join()"], ids=["bare", "join"]
 )
-@pytest.mark.quick("bare-warm", "join-cold")
+@pytest.mark.quick("bare-warm")
 def test_processes_join_each_other(launch: Launch, script: Script, how: list[str], join: str) -> None:
     done = launch("--local", "3", "--devices", "2", *how, script(JOIN.format(join=join)))
     assert done.returncode == 0, done.stderr + done.stdout
@@ -164,7 +164,7 @@ def test_a_python_command_can_join_too(launch: Launch, script: Script) -> None:
         ("1/0", 1, "ZeroDivisionError: division by zero"),
     ],
 )
-@pytest.mark.quick("import sys; sys.exit(7)", "import os, signal", "def f(")
+@pytest.mark.quick("import sys; sys.exit(7)")
 def test_exit_codes_are_pythons(
     launch: Launch, script: Script, how: list[str], text: str, code: int, said: str | None
 ) -> None:

@@ -57,17 +57,12 @@ TOPOLOGIES = [
     ("2", "1", ("--loading", "global")),
     ("2", "2", ("--mesh", "data=-1", "--loading", "per_device", "--tail", "carry")),
     ("4", "1", ("--mesh", "data=2,model=2", "--span-processes", "--loading", "reshard")),
-    *(
-        pytest.param(*topology, marks=pytest.mark.slow)
-        for topology in (
-            ("1", "1", ()),
-            ("1", "2", ("--mesh", "data=-1")),
-            ("2", "2", ("--loading", "per_device")),
-            ("2", "4", ("--mesh", "data=2,model=4")),
-            ("4", "1", ("--mesh", "model=2,data=2", "--span-processes", "--loading", "per_device")),
-            ("4", "2", ("--mesh", "data=-1", "--tail", "carry")),
-        )
-    ),
+    ("1", "1", ()),
+    ("1", "2", ("--mesh", "data=-1")),
+    ("2", "2", ("--loading", "per_device")),
+    ("2", "4", ("--mesh", "data=2,model=4")),
+    ("4", "1", ("--mesh", "model=2,data=2", "--span-processes", "--loading", "per_device")),
+    ("4", "2", ("--mesh", "data=-1", "--tail", "carry")),
 ]
 
 
@@ -83,9 +78,9 @@ def run_to_end(folder: Path, *args: str) -> dict[str, Any]:
     return summary_in(folder)
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("topologies of the job")  # which share the run of one device
 @pytest.mark.parametrize(("processes", "devices", "options"), TOPOLOGIES)
-@pytest.mark.quick("2-2-options2")
 def test_every_topology_and_loading_trains_alike(
     tmp_path: Path, alone: dict[str, Any], processes: str, devices: str, options: tuple[str, ...]
 ) -> None:
@@ -229,7 +224,7 @@ def test_what_it_cannot_do_is_told(launch: Launch, script: Script, tmp_path: Pat
 
 
 @pytest.mark.parametrize("nth", [0, 2, 8, 12], ids=lambda nth: MISTAKES[nth][0][-1])
-@pytest.mark.quick("eager", "data=3")
+@pytest.mark.quick("data=3")
 def test_a_run_that_cannot_be_ends_without_a_traceback(launch: Launch, tmp_path: Path, nth: int) -> None:
     """A mistake of each kind: seen by the devices, by the job, by its parser and by a source."""
     options, code, message = MISTAKES[nth]
