@@ -18,6 +18,7 @@ from conftest import REPO, clean_env
 
 from hostmesh.worker.errors import DataError
 from hostmesh.worker.loading.rows import leaves, map_leaves, take_rows
+from hostmesh.worker.reading.shipping import pack, unpack
 from hostmesh.worker.sources import as_source, as_stream, open_source
 from hostmesh.worker.sources.base import Source
 from hostmesh.worker.streams.stream import Stream
@@ -51,6 +52,7 @@ def check_contract(source: Any, block: Any) -> None:
         assert_same(map_leaves(np.asarray, record), map_leaves(np.asarray, take_rows(block, int(id_))))
     _check_fresh(source, shuffled)
     _check_threads(source, block, length)
+    _check_packing(source, block, shuffled)
     for ids in (make_ids(0, length), make_ids(-1), make_ids(1, -length)):
         with pytest.raises(DataError, match=f"has {length} records: wanted ids 0 to {length - 1}, found"):
             source.read(ids)
@@ -64,6 +66,12 @@ def _check_fresh(source: Source, ids: Ids) -> None:
     for _, leaf in leaves(first):
         leaf[...] = np.zeros((), leaf.dtype) if leaf.dtype != object else None
     assert_same(source.read(ids), kept)
+
+
+def _check_packing(source: Source, block: Any, ids: Ids) -> None:
+    """Data processes get a copy."""
+    packed = pack(source, source.name)
+    assert_same(unpack(packed.data, packed.file, packed.sizes).read(ids), take_rows(block, ids))
 
 
 def _check_threads(source: Source, block: Any, length: int) -> None:

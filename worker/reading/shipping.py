@@ -52,7 +52,8 @@ def pack(thing: Any, what: str) -> Packed:
 def unpack(data: bytes, file: int, sizes: Sequence[int]) -> Any:
     arrays: list[memoryview] = []
     if sum(sizes):
-        shared, start = memoryview(mmap.mmap(file, 0, prot=mmap.PROT_READ)), 0
+        # Private: who writes into such an array changes a copy of his own.
+        shared, start = memoryview(mmap.mmap(file, 0, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE)), 0
         for size in sizes:
             arrays.append(shared[start : start + size])
             start += size + -size % ALIGNMENT

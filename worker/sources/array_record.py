@@ -146,6 +146,10 @@ class Files:
     def __len__(self) -> int:
         return int(self._ends[-1])
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A data process opens the files anew."""
+        return Files, (self._slices,)
+
     @property
     def content(self) -> Content | None:
         return of_files(list(dict.fromkeys(one.path for one in self._slices)))

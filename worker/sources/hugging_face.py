@@ -167,6 +167,10 @@ class TableSource(BaseSource):
     def __len__(self) -> int:
         return len(self.dataset)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A data process opens the table anew: the files are mapped again instead of being copied."""
+        return _open_table, (self.dataset, self.name)
+
     @property
     def content(self) -> Content | None:
         """Rows of numbers, not the files: those that a host has made for itself may differ where rows do not."""
