@@ -95,7 +95,7 @@ def launch_plan(
     seconds = time.time() - began
     if not supervisor.ending.has_told:
         records.note(f"launch: {verdict.text(took=f' in {seconds:.1f} s' if verdict.exit_code == 0 else '')}")
-    audit = audit_run(run, records.note)
+    audit = audit_run(run, records.note) if records.has_loaders else {}
     unwritten = write_result(run, supervisor, verdict, began, seconds, {**provenance.finish(), **audit})
     if unwritten is not None:
         records.note(unwritten)
@@ -138,7 +138,7 @@ def tell_others(target: str, run: Run, records: Records) -> None:
 
 
 def audit_run(run: Run, note: Callable[[str], None]) -> dict[str, Any]:
-    """For result.json: nothing for a run that uses no loader of ours. The verdict stays as it is, whatever is found."""
+    """For result.json. The verdict stays as it is, whatever is found."""
     from hostmesh.launcher.audit.audit import audit_events
     from hostmesh.launcher.audit.line import tell_audit
 

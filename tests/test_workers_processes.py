@@ -71,7 +71,7 @@ wanted = {name: found[name] for name in found.files}
 mesh = hostmesh.make_mesh(data=-1)
 stop, begins = int(sys.argv[3]), int(sys.argv[4])
 for n, case in enumerate(CASES):
-    for k, workers in enumerate(WORKERS):
+    for k, workers in enumerate(sys.argv[5].split(",")):
         loading = ("per_process", "per_device", "global", "reshard")[(n + k) % 4]
         loader = make(case, mesh, loading, workers)
         loader.restore(begins)
@@ -105,7 +105,11 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return folder / "batches.npz", folder / "rows.npz"
 
 
-@pytest.mark.parametrize(("before", "after"), [((2, 2), (1, 2)), ((4, 1), (2, 1)), ((1, 4), (4, 2))])
+ALL = "0,1,4,processes"
+TOPOLOGIES = [((2, 2), (1, 2), "4,processes"), ((4, 1), (2, 1), ALL), ((1, 4), (4, 2), ALL)]
+
+
+@pytest.mark.parametrize(("before", "after", "workers"), TOPOLOGIES)
 @pytest.mark.quick("before0-after0")
 def test_workers_change_no_row_of_any_topology(
     launch: Launch,
@@ -114,12 +118,13 @@ def test_workers_change_no_row_of_any_topology(
     reference: tuple[Path, Path],
     before: tuple[int, int],
     after: tuple[int, int],
+    workers: str,
 ) -> None:
     program = script(LOADERS + COMPARE)
     for (processes, devices), stop, begins in ((before, 5, 0), (after, -1, 5)):
         topology = ("--local", str(processes), "--devices", str(devices))
-        done = launch(*topology, program, *map(str, reference), str(stop), str(begins))
+        done = launch(*topology, program, *map(str, reference), str(stop), str(begins), workers)
         assert done.returncode == 0 and "all the same" in done.stdout, done.stdout + done.stderr
     for result in tmp_path.glob("runs/*/result.json"):
         audit = json.loads(result.read_text())["audit"]["loaders"]
-        assert len(audit) == 16 and all(each["exact"] for each in audit), audit
+        assert len(audit) == 4 * len(workers.split(",")) and all(each["exact"] for each in audit), audit

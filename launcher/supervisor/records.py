@@ -20,13 +20,14 @@ class Records:
     def __init__(self, run: Run, screen: Screen, events: EventLog, secrets: Mapping[str, str]) -> None:
         self.run, self.screen = run, screen
         self.logs: dict[int, ProcessLog] = {}
-        self.has_stacks = False
+        self.has_stacks = self.has_loaders = False
         self._setup_logs: dict[int, ProcessLog] = {}
         self._events, self._secrets = events, tuple(secrets.values())
         self._unwritable: set[Path] = set()
         self._notes = NoteLog(run)
 
     def tell(self, event: str, **detail: Any) -> int:
+        self.has_loaders = self.has_loaders or event == "loading"  # some loader tells which records it uses
         return self._events.add(event, **detail)
 
     def note(self, text: str) -> None:
