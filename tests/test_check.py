@@ -64,6 +64,7 @@ def test_run_folders_are_no_code(cluster: Cluster, launch: Launch, script: Scrip
 
 
 @pytest.mark.parametrize("is_synced", [True, False])
+@pytest.mark.quick("True")
 def test_a_workdir_that_cannot_be_made_is_no_fine_host(
     cluster: Cluster,  # noqa: F811
     launch: Launch,

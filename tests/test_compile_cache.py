@@ -134,6 +134,7 @@ def test_another_attempt_compiles_nothing(launch: Launch, script: Script) -> Non
     assert compiled[0] > 5 and compiled[-2:] == [0, 0]  # one of the first two may not have come so far
 
 
+@pytest.mark.slow
 @of_the_first_start
 def test_corrupt_entries_are_replaced(train: Train, kept: Result) -> None:
     good = {path: path.read_bytes()[:52] for path in entries(cache_folder())}

@@ -160,6 +160,7 @@ def test_a_process_that_jax_lost_is_named_though_it_still_runs(start: Start, scr
     assert not processes_of(run.id)
 
 
+@pytest.mark.slow
 def test_the_same_mistake_everywhere_is_told_once(launch: Launch, script: Script) -> None:
     done = launch("--local", "4", script("import jax\njax.distributed.initialize()\nraise RuntimeError('no data')\n"))
     assert done.returncode == 1

@@ -48,7 +48,7 @@ def calm(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("faults", [(KILL,), (KILL, RAISE)], ids=["once", "twice"])
-@pytest.mark.quick("once")
+@pytest.mark.slow
 def test_from_the_last_saved_step(tmp_path: Path, calm: dict[str, Any], faults: Sequence[str]) -> None:
     ended = run_job(tmp_path, faults, "--checkpoint-every", "10")
     summary, told = ended.read("summary"), ended.read("result")

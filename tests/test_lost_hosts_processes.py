@@ -35,6 +35,7 @@ def events_of(run: LiveRun, name: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("victim", ["a", "b"])
+@pytest.mark.quick("a")
 def test_a_spare_takes_over_when_an_agent_is_killed(start: Start, script: Script, tmp_path: Path, victim: str) -> None:
     run, agents = begin(start, script, tmp_path, "hosts: [a, b, c]\nspares: 1\n")
     os.kill(agents[victim], signal.SIGKILL)

@@ -177,7 +177,7 @@ def leased(start: Start, script: Script, tmp_path: Path) -> LiveRun:
         "transport: local\nhosts: [here]\nprocesses_per_host: 2\nlease: 2\nrun: {script: script.py}\n"
     )
     script(STUBBORN)
-    run = start("--hosts", "cluster.yaml")
+    run = start("--hosts", "cluster.yaml", "--cold")
     await_true(lambda: len(list(tmp_path.glob("children-?"))) == 2, 30, "workers")
     return run
 

@@ -125,7 +125,7 @@ def assert_saved_at_one_step(run: LiveRun) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
 @pytest.mark.parametrize("who", ["agent_pid", "guardian_pid"])
-@pytest.mark.quick("agent_pid-15", "guardian_pid-10")
+@pytest.mark.quick("guardian_pid-15")  # which hands it on to the agent
 def test_a_signal_to_the_agent_of_a_host(
     start: Start, script: Script, tmp_path: Path, number: signal.Signals, who: str
 ) -> None:
@@ -138,6 +138,7 @@ def test_a_signal_to_the_agent_of_a_host(
 
 
 @pytest.mark.parametrize("watch", ["file: {0}", "command: test -e {0}"])
+@pytest.mark.quick("command")
 def test_a_file_or_a_command_that_tells_of_it(start: Start, script: Script, tmp_path: Path, watch: str) -> None:
     notice = tmp_path / "notice"
     run = begin(start, script, tmp_path, f"preemption: {{{watch.format(notice)}, every: 0.2}}\n")

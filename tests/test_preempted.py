@@ -125,7 +125,7 @@ def test_who_fails_while_another_has_left_is_the_culprit(saving: Any) -> None:
 
 
 def test_a_second_interrupt_ends_a_save_at_once(saving: Any) -> None:
-    run = saving(FOR_EVER)
+    run = saving(FOR_EVER, "--cold")
     run.launcher.send_signal(signal.SIGINT)
     run.await_event("saving", count=PROCESSES)
     began = time.monotonic()

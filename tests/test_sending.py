@@ -183,6 +183,7 @@ def launch_and_change(change: str, folder: Path, *args: str) -> subprocess.Compl
         ("os.unlink('data.bin')", "it has been deleted since it was listed"),
     ],
 )
+@pytest.mark.quick("open")
 def test_a_data_file_that_changed_is_left_out_and_told(
     cluster: Cluster,  # noqa: F811
     tmp_path: Path,

@@ -313,6 +313,7 @@ def test_why_a_job_waits_is_told_when_it_changes_and_ctrl_c_cancels_it(slurm: Fa
 
 
 @pytest.mark.parametrize("number, sent, told", [(signal.SIGINT, "INT", "Ctrl-C"), (signal.SIGTERM, "USR2", "SIGTERM")])
+@pytest.mark.quick("15")
 def test_a_request_to_stop_reaches_the_launcher_of_a_running_job(
     slurm: FakeSlurm, follow: Follow, script: Script, number: int, sent: str, told: str
 ) -> None:

@@ -176,7 +176,7 @@ def end(run: LiveRun, what: str) -> None:
 
 
 @pytest.mark.parametrize("what", ["succeeds", "fails", "Ctrl-C", "worker", "agent", "guardian", "launcher"])
-@pytest.mark.quick("Ctrl-C", "agent", "launcher")
+@pytest.mark.quick("agent", "launcher")
 def test_memory_is_given_back_however_a_run_ends(start: Start, script: Script, what: str) -> None:
     run = start("--local", "2", script(WAITING), what)
     folder = SHM / f"hostmesh-{run.id}.0"

@@ -42,6 +42,7 @@ def test_bytes_keep_their_trailing_zeros() -> None:
     assert stack_records([b"a\0\0", b"b"], [0, 1]).tolist() == [b"a\0\0", b"b"]
 
 
+@pytest.mark.xdist_group("torch")
 def test_images_and_tensors_are_leaves() -> None:
     image = pytest.importorskip("PIL.Image", reason="hostmesh[hugging-face]")
     torch = pytest.importorskip("torch", reason="hostmesh[torch]")

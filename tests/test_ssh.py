@@ -437,6 +437,7 @@ def add_to_agent(key: Path, passphrase: str, folder: Path) -> None:
 
 @pytest.mark.usefixtures("agent")
 @pytest.mark.parametrize("is_named", [True, False])
+@pytest.mark.quick("True")
 def test_many_hosts_log_in_with_an_encrypted_key_of_the_agents(sshd: Sshd, tmp_path: Path, is_named: bool) -> None:
     locked = make_key(tmp_path / "locked", passphrase="secret words")
     (sshd.folder / "authorized_keys").write_text(public_half(locked) + "\n")

@@ -86,6 +86,7 @@ def test_a_check_tells_it_too(attempt: Try) -> None:
 
 
 @pytest.mark.parametrize("limit", [3, 8, 12])
+@pytest.mark.quick("8")
 def test_a_host_that_allows_few_open_files_is_told_so(attempt: Try, limit: int) -> None:
     code, said = attempt(f"ulimit -n {limit}")
     assert code in (2, 69) and "too few open files: raise ulimit -n there" in said

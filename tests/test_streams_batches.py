@@ -227,6 +227,7 @@ HUGGING_FACE: dict[str, tuple[Callable[[Any], Any], str]] = {
 }
 
 
+@pytest.mark.xdist_group("hugging face")
 @pytest.mark.parametrize("kind", HUGGING_FACE)
 def test_hugging_face(kind: str) -> None:
     datasets = pytest.importorskip("datasets", reason="hostmesh[hugging-face]")

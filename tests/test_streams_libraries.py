@@ -163,6 +163,7 @@ def test_a_torch_loader_of_one_part_is_refused(torch: Any) -> None:
     assert passes[0] != passes[1] and numbers(stream, 0, 1) == passes[0]  # each pass is an epoch of its sampler
 
 
+@pytest.mark.xdist_group("hugging face")
 @pytest.mark.parametrize("num_shards", [1, 3, 6])
 def test_hugging_face_iterable_datasets(num_shards: int) -> None:
     datasets = pytest.importorskip("datasets", reason="hostmesh[hugging-face]")
@@ -178,6 +179,7 @@ def test_hugging_face_iterable_datasets(num_shards: int) -> None:
     assert isinstance(first["x"], np.ndarray) and first["x"].dtype == np.int64
 
 
+@pytest.mark.xdist_group("hugging face")
 def test_a_hugging_face_stream_of_one_node_is_refused() -> None:
     datasets = pytest.importorskip("datasets", reason="hostmesh[hugging-face]")
     from datasets.distributed import split_dataset_by_node
@@ -186,6 +188,7 @@ def test_a_hugging_face_stream_of_one_node_is_refused() -> None:
     refuse(split_dataset_by_node(dataset, rank=1, world_size=2), "part 1 of 2, as its split_dataset_by_node says")
 
 
+@pytest.mark.xdist_group("hugging face")
 def test_a_format_of_a_hugging_face_stream_is_kept() -> None:
     datasets = pytest.importorskip("datasets", reason="hostmesh[hugging-face]")
     dataset = datasets.Dataset.from_dict({"n": list(range(COUNT))}).to_iterable_dataset()
@@ -273,6 +276,7 @@ def make_pipeline() -> Callable[..., Any]:
     return make
 
 
+@pytest.mark.xdist_group("datarax")
 def test_datarax_pipelines(make_pipeline: Callable[..., Any]) -> None:
     """22 records in batches of 4: the last batch of a pipeline would hold two of the first again."""
     pipeline = make_pipeline()
@@ -280,6 +284,7 @@ def test_datarax_pipelines(make_pipeline: Callable[..., Any]) -> None:
     assert isinstance(as_source(pipeline), Stream)
 
 
+@pytest.mark.xdist_group("datarax")
 def test_a_datarax_stream_is_the_same_in_every_process(make_pipeline: Callable[..., Any]) -> None:
     """One that reads both shards sees in each what another sees that reads only one; each pass has its own noise."""
 

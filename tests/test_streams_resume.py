@@ -295,6 +295,7 @@ def test_grain(kind: str, shards: int) -> None:
     check_resumed(lambda: hostmesh.as_stream(make_grain(kind), shards), epochs=2)
 
 
+@pytest.mark.xdist_group("hugging face")
 @pytest.mark.parametrize("shards", [1, 2])
 @pytest.mark.parametrize("kind", ["plain", "mapped", "shuffled", "batched", "interleaved"])
 def test_hugging_face(kind: str, shards: int) -> None:
@@ -366,6 +367,7 @@ def test_torch() -> None:
     check_resumed(shuffled, has_state=False)
 
 
+@pytest.mark.xdist_group("datarax")
 def test_datarax() -> None:
     pytest.importorskip("datarax", reason="hostmesh[datarax]")
     from datarax.pipeline import Pipeline
