@@ -27,8 +27,8 @@ SCRIPTS = {
     "jax_guide": ("jax", ""),
     "jax_guide_tf_data": ("tensorflow", "tensorflow"),
 }
-# What these show of Grain and TensorFlow is in part shown by others.
-SLOW = ("ai_stack_tfds", "ai_stack_grain")
+# The others are slow to import, and their systems have quick tests elsewhere (test_sources_*, test_streams_*).
+QUICK = ("jax_guide", "grain_guide")
 
 
 def list_blocks(script: str) -> list[str]:
@@ -40,7 +40,7 @@ def list_blocks(script: str) -> list[str]:
 def cases() -> list[object]:
     found = []
     for script in SCRIPTS:
-        marks = [pytest.mark.xdist_group(f"seeds {script}"), *([pytest.mark.slow] if script in SLOW else [])]
+        marks = [pytest.mark.xdist_group(f"seeds {script}"), *([] if script in QUICK else [pytest.mark.slow])]
         found += [pytest.param(script, block, id=f"{script}-{block}", marks=marks) for block in list_blocks(script)]
     return found
 
