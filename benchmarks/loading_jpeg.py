@@ -45,9 +45,9 @@ from loading_contenders import (
 BATCH, SHORT, CROP = 64, 256, 224
 WIDTH, HEIGHT = 500, 375
 RESIZED = round(WIDTH * SHORT / HEIGHT), SHORT
-# A turn first takes what was made before it: no contender makes more than eight batches ahead. Before that, the threads
-# and processes of the contender before get the time to fill their buffers and fall silent.
-WARM_UP, SETTLING = 10, 2.0
+# A turn first takes what was made before it: with ten batches Grain's processes still gave some from their buffers, and
+# seemed 1.4 times as fast. Before that, the threads and processes of the contender before fall silent.
+WARM_UP, SETTLING = 30, 2.0
 
 
 def write_photos(folder: Path, count: int) -> list[str]:

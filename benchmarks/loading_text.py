@@ -41,7 +41,7 @@ BATCH, LENGTH = 256, 256
 SHORTEST, LONGEST = 50, 400  # words of a document
 KNOWN = 500  # whole words in the vocabulary; the others are cut into pieces
 LONGEST_PIECE = 6
-WARM_UP, SETTLING = 10, 1.5
+WARM_UP, SETTLING = 30, 1.5
 WORDS = re.compile(r"\w+|[^\w\s]")
 REPO = Path(__file__).parent.parent
 

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hostmesh.worker.errors import DataError, as_data_error
+from hostmesh.worker.process.freed_memory import keep_freed_memory
 from hostmesh.worker.process.user_frames import find_running_frame
 from hostmesh.worker.reading.arrays import named_leaves
 from hostmesh.worker.reading.messages import Begin, Done, Fill, receive, send
@@ -28,6 +29,7 @@ from hostmesh.worker.reading.shipping import unpack
 
 def main(work: int, life: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the owner, who decides
+    keep_freed_memory()  # records come and go, each as large as the one before
     threading.Thread(target=stay_alive, args=(socket.socket(fileno=life),), daemon=True).start()
     link = socket.socket(fileno=work)
     first = receive(link)
