@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from conftest import REPO, clean_env
 
-from hostmesh.worker.loading.buffers import ALIGNMENT, BufferPool
+from hostmesh.worker.assembly.buffers import ALIGNMENT, BufferPool
 
 SHAPE = (256, 784)
 

@@ -16,8 +16,8 @@ from jax.sharding import PartitionSpec as P
 
 import hostmesh
 from hostmesh.worker.errors import DataError
-from hostmesh.worker.loading.randomness import RowRandom
-from hostmesh.worker.loading.schedule import Schedule
+from hostmesh.worker.ordering.randomness import RowRandom
+from hostmesh.worker.ordering.schedule import Schedule
 
 HERE = r"\S*test_loader\.py"
 TIERS = [(0, 0), (2, 0), (2, 2), (0, 1)]

@@ -347,7 +347,10 @@ def test_whatever_open_source_gives_has_views() -> None:
         (lambda s: labels(s.map(lambda b: {"id": b["id"][:2]})), "a block of 10 rows wants as many back; found 2"),
         (lambda s: hostmesh.open_source(Records(5, 3)).filter(lambda _: True), "record 3 of Records.*the disk is gone"),
         (lambda s: hostmesh.concatenate(), "concatenate wants at least one source; found none"),
-        (lambda s: hostmesh.concatenate(s, iter("ab")), "concatenate: part 1: str_.*iterator can be passed through once only"),
+        (
+            lambda s: hostmesh.concatenate(s, iter("ab")),
+            "concatenate: part 1: str_.*iterator can be passed through once only",
+        ),
         (lambda s: hostmesh.mix({"a": 1}, sources={"b": s}), "name what is not among its sources: unknown source 'a'"),
         (lambda s: hostmesh.mix({"a": 1}, sources={"a": s, "b": s}), "name what has no weight: unknown weight 'b'"),
         (lambda s: hostmesh.mix({"a": 1}, sources=[s]), "sources of a mixture want names, .* found list"),

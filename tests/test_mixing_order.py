@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from hostmesh.worker.errors import DataError
-from hostmesh.worker.loading.order import BLOCK, Order
 from hostmesh.worker.mixing.interleaving import interleave
 from hostmesh.worker.mixing.mixture_order import MixtureOrder, derive_seed
 from hostmesh.worker.mixing.weights import MAX_PERIOD, count_by_weight, read_weights
+from hostmesh.worker.ordering.order import BLOCK, Order
 
 
 def counts_of(*weights: float) -> tuple[int, ...]:

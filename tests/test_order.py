@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hostmesh.worker.loading.order import BLOCK, Order
+from hostmesh.worker.ordering.order import BLOCK, Order
 
 LENGTHS = [*range(1, 301), 509, 997, 1023, 1024, 1025, 65_535, 65_536, 65_537, 100_003]
 TRILLION = 10**12

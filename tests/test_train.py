@@ -21,8 +21,8 @@ from conftest import LAUNCH, REPO, Launch, Script, Start, clean_env, processes_o
 from hostmesh.worker.job import settings
 from hostmesh.worker.job.model import are_finite, init_params, init_state, make_optimizer
 from hostmesh.worker.loading import choices
-from hostmesh.worker.loading.order import Order
 from hostmesh.worker.mesh import make_mesh
+from hostmesh.worker.ordering.order import Order
 
 OWN = re.compile(r"digits:train|step +\d+/168|trained 168 steps|accuracy")
 ANNOUNCED = "digits:train: 1,437 records, 10 classes; 2 processes, 4 devices, mesh data=2, model=2; "

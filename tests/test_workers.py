@@ -22,9 +22,9 @@ from jax.sharding import PartitionSpec as P
 from worked_rows import LENGTH, Missing17, Rows, SharedBuffer, SharedFile
 
 import hostmesh
+from hostmesh.worker.assembly.layout import Layout
 from hostmesh.worker.errors import DataError
 from hostmesh.worker.identity import LOCAL_PROCESSES
-from hostmesh.worker.loading.layout import Layout
 from hostmesh.worker.reading import trial
 from hostmesh.worker.reading.choice import WorkerChoice, choose_workers
 from hostmesh.worker.reading.shipping import pack, unpack

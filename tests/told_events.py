@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from hostmesh.launcher.audit.audit import audit_events
 from hostmesh.worker.audit.recount import recount
 from hostmesh.worker.audit.used import WORD, sum_hashes, take_own
-from hostmesh.worker.loading.order import Order
-from hostmesh.worker.loading.schedule import Schedule
+from hostmesh.worker.ordering.order import Order
+from hostmesh.worker.ordering.schedule import Schedule
 
 SPEC = {"length": 50, "batch_size": 12, "tail": "carry", "epochs": 3, "steps": None, "seed": 5, "shuffle": True}
 

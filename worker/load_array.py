@@ -12,11 +12,19 @@ import numpy as np
 from jax.sharding import Sharding
 from numpy.typing import DTypeLike
 
+from hostmesh.worker.assembly.array_parts import (
+    Part,
+    PartReader,
+    bounding_box,
+    even_parts,
+    find_parts,
+    name_part,
+    whole,
+)
+from hostmesh.worker.assembly.shardings import describe_sharding
 from hostmesh.worker.distributed import require_joined
 from hostmesh.worker.errors import DataError, DisagreementError
-from hostmesh.worker.loading.array_parts import Part, PartReader, bounding_box, even_parts, find_parts, name_part, whole
 from hostmesh.worker.loading.choices import STRATEGIES, require_choice
-from hostmesh.worker.loading.shardings import describe_sharding
 from hostmesh.worker.placement import Placement, Shape
 from hostmesh.worker.process.coordination import exchange, name_processes, require_same, share_failure
 

@@ -16,12 +16,12 @@ if TYPE_CHECKING:  # `X as X` makes a name public for type checkers
     from hostmesh.worker.load_array import load_array as load_array
     from hostmesh.worker.loading.lengths import Lengths as Lengths
     from hostmesh.worker.loading.loader import Loader as Loader
-    from hostmesh.worker.loading.order import Order as Order
     from hostmesh.worker.mesh import make_mesh as make_mesh
     from hostmesh.worker.metrics import flush_report as flush_report
     from hostmesh.worker.metrics import report as report
     from hostmesh.worker.mixing.joined import concatenate as concatenate
     from hostmesh.worker.mixing.mixture import mix as mix
+    from hostmesh.worker.ordering.order import Order as Order
     from hostmesh.worker.placement import Placement as Placement
     from hostmesh.worker.preemption import handle_preemption as handle_preemption
     from hostmesh.worker.preemption import preemption_requested as preemption_requested
@@ -46,7 +46,7 @@ _MODULES = {
     "Identity": "identity",
     "Lengths": "loading.lengths",
     "Loader": "loading.loader",
-    "Order": "loading.order",
+    "Order": "ordering.order",
     "Placement": "placement",
     "Stream": "streams.stream",
     "as_stream": "sources",

@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hostmesh.worker.audit.used import hash_records
-from hostmesh.worker.loading.order import Order, Words
-from hostmesh.worker.loading.schedule import Schedule
 from hostmesh.worker.mixing.mixture_order import AnyOrder, MixtureOrder
+from hostmesh.worker.ordering.order import Order, Words
+from hostmesh.worker.ordering.schedule import Schedule
 
 # Records that are computed at once.
 AT_ONCE = 1 << 18

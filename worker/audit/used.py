@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from hostmesh.worker.loading.order import STRIDE, Words, mix_words
+from hostmesh.worker.ordering.order import STRIDE, Words, mix_words
 
 if TYPE_CHECKING:
     from hostmesh.worker.placement import Placement

@@ -10,9 +10,9 @@ from typing import Any, TypeAlias
 import jax
 from numpy.typing import NDArray
 
+from hostmesh.worker.assembly.layout import Layout
 from hostmesh.worker.audit.used import Used
 from hostmesh.worker.loading import tampering
-from hostmesh.worker.loading.layout import Layout
 from hostmesh.worker.loading.padding import AgreedBatches, PaddingTransforms
 from hostmesh.worker.loading.prefetch import ReadAhead
 from hostmesh.worker.loading.reader import SourceReader, StepRows, flatten_rows

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from hostmesh.worker.errors import DataError
 from hostmesh.worker.loading.rows import Block, Ids, Record, leaves, rebuild, stack_records
-from hostmesh.worker.loading.schedule import Schedule
 from hostmesh.worker.mixing.mixture_order import AnyOrder
+from hostmesh.worker.ordering.schedule import Schedule
 from hostmesh.worker.text.lengths import AT_ONCE, known_lengths
 
 LENGTHS = "lengths"  # the field that is added to a batch

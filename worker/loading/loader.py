@@ -12,19 +12,19 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
+from hostmesh.worker.assembly.layout import Layout
+from hostmesh.worker.assembly.shardings import describe_sharding, make_shardings
 from hostmesh.worker.audit.deliveries import Deliveries, is_wanted
 from hostmesh.worker.audit.used import NOTHING, to_runs
 from hostmesh.worker.distributed import identity_of_itself, require_joined
 from hostmesh.worker.loading import tampering
 from hostmesh.worker.loading.batches import Batches, Reader, close_all, read_ahead
 from hostmesh.worker.loading.choices import STRATEGIES, require_batches, require_choice
-from hostmesh.worker.loading.layout import Layout
 from hostmesh.worker.loading.lengths import LENGTHS, Lengths, as_lengths, find_known_lengths
 from hostmesh.worker.loading.padding import PaddingTransforms, make_transforms
-from hostmesh.worker.loading.schedule import Schedule, check_step
-from hostmesh.worker.loading.shardings import describe_sharding, make_shardings
 from hostmesh.worker.loading.source_rows import SourceRows, make_order
 from hostmesh.worker.loading.waiting import Waiting
+from hostmesh.worker.ordering.schedule import Schedule, check_step
 from hostmesh.worker.process.coordination import require_same, share_failure
 from hostmesh.worker.process.freed_memory import keep_freed_memory
 from hostmesh.worker.reading.choice import choose_workers

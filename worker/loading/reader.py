@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hostmesh.worker.assembly.layout import Layout, RowSet
 from hostmesh.worker.audit.used import NOTHING, Used, take_own
 from hostmesh.worker.errors import as_data_error
-from hostmesh.worker.loading.layout import Layout, RowSet
 from hostmesh.worker.loading.rows import Block
-from hostmesh.worker.loading.schedule import Schedule
 from hostmesh.worker.mixing.mixture_order import AnyOrder
+from hostmesh.worker.ordering.schedule import Schedule
 from hostmesh.worker.reading.row_reader import Chunk, RowReader, Spent
 from hostmesh.worker.recording.recorder import RECORDER
 

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hostmesh.worker.loading.layout import RowSet
-from hostmesh.worker.loading.order import Order
+from hostmesh.worker.assembly.layout import RowSet
 from hostmesh.worker.loading.reader import SourceReader
-from hostmesh.worker.loading.schedule import Schedule
 from hostmesh.worker.mixing.mixture_order import AnyOrder, MixtureOrder
+from hostmesh.worker.ordering.order import Order
+from hostmesh.worker.ordering.schedule import Schedule
 from hostmesh.worker.reading.row_reader import RowReader
 from hostmesh.worker.reading.transforms import Transforms
 from hostmesh.worker.sources import Source

@@ -11,9 +11,9 @@ from itertools import count
 from typing import Any
 
 from hostmesh.worker.errors import as_data_error
-from hostmesh.worker.loading.order import Order
 from hostmesh.worker.loading.rows import Ids
 from hostmesh.worker.looking.sample import pass_records
+from hostmesh.worker.ordering.order import Order
 from hostmesh.worker.sources import Source
 from hostmesh.worker.streams.stream import Stream
 

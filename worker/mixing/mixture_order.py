@@ -10,8 +10,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from hostmesh.worker.loading.order import BLOCK, BLOCKS_KEPT, Order, slice_blocks
 from hostmesh.worker.mixing.interleaving import Period, interleave
+from hostmesh.worker.ordering.order import BLOCK, BLOCKS_KEPT, Order, slice_blocks
 
 # A change of this, or of the arithmetic below, changes every mixture: saved positions would lose their meaning.
 PURPOSE = b"hostmesh part 1"

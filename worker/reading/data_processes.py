@@ -11,9 +11,9 @@ import sys
 from typing import Any
 
 import hostmesh
+from hostmesh.worker.assembly.layout import MASK, Layout
 from hostmesh.worker.errors import DataError
 from hostmesh.worker.identity import FACTS_SOCKET, PROCESS_ID, RECORD_FILE, STACKS_FILE
-from hostmesh.worker.loading.layout import MASK, Layout
 from hostmesh.worker.loading.reader import SourceReader, StepRows
 from hostmesh.worker.reading.arrays import Fields, named_leaves
 from hostmesh.worker.reading.messages import Begin, Done, Fill, receive, send

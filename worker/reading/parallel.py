@@ -6,8 +6,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from hostmesh.worker.assembly.layout import Layout, add_mask
 from hostmesh.worker.errors import as_data_error
-from hostmesh.worker.loading.layout import Layout, add_mask
 from hostmesh.worker.loading.reader import SourceReader, StepRows
 from hostmesh.worker.reading.pieces import PendingStep, Piece
 from hostmesh.worker.reading.row_reader import RowReader, Spent

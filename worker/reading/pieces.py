@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hostmesh.worker.loading.buffers import Buffer
+from hostmesh.worker.assembly.buffers import Buffer
+from hostmesh.worker.assembly.structure import Structure
 from hostmesh.worker.loading.reader import StepPlan
-from hostmesh.worker.loading.structure import Structure
 from hostmesh.worker.reading.row_reader import Chunk, Spent
 
 Allocated = list[tuple[NDArray[Any], Buffer]]

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hostmesh.worker.assembly.buffers import Buffer
 from hostmesh.worker.errors import DataError
-from hostmesh.worker.loading.buffers import Buffer
 
 
 @dataclass(frozen=True)

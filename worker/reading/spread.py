@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from hostmesh.worker.loading.buffers import allocate_private
-from hostmesh.worker.loading.layout import Layout
+from hostmesh.worker.assembly.buffers import allocate_private
+from hostmesh.worker.assembly.layout import Layout
 from hostmesh.worker.loading.reader import SourceReader
 from hostmesh.worker.reading.choice import WorkerChoice
 from hostmesh.worker.reading.data_processes import DataProcesses, ProcessReader

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hostmesh.worker.errors import DataError, as_data_error
-from hostmesh.worker.loading.randomness import COLLATE, RowRandom
 from hostmesh.worker.loading.rows import Block, Ids, Record
+from hostmesh.worker.ordering.randomness import COLLATE, RowRandom
 
 Map: TypeAlias = Callable[..., Block]
 Collate: TypeAlias = Callable[..., Block]

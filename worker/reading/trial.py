@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hostmesh.worker.assembly.layout import Layout
 from hostmesh.worker.errors import DataError
-from hostmesh.worker.loading.layout import Layout
 from hostmesh.worker.loading.reader import SourceReader, StepRows, flatten_rows
 from hostmesh.worker.loading.rows import leaves
 from hostmesh.worker.reading.parallel import ParallelReader

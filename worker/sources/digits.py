@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from hostmesh.worker.errors import DataError
-from hostmesh.worker.loading.order import Order
+from hostmesh.worker.ordering.order import Order
 from hostmesh.worker.sources.arrays import array_source
 from hostmesh.worker.sources.base import BlockSource
 from hostmesh.worker.specs.spec import Spec, unknown

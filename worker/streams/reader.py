@@ -9,8 +9,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from hostmesh.worker.assembly.layout import RowSet
 from hostmesh.worker.errors import error_context
-from hostmesh.worker.loading.layout import RowSet
 from hostmesh.worker.loading.reader import StepRows
 from hostmesh.worker.loading.rows import Block, stack_records, take_rows
 from hostmesh.worker.process.progress import Progress

@@ -9,9 +9,9 @@ from typing import Any, NoReturn
 import jax
 from jax.sharding import Sharding
 
+from hostmesh.worker.assembly.layout import RowSet
 from hostmesh.worker.errors import DataError, DisagreementError
-from hostmesh.worker.loading.layout import RowSet
-from hostmesh.worker.loading.schedule import Schedule
+from hostmesh.worker.ordering.schedule import Schedule
 from hostmesh.worker.process.coordination import exchange, name_processes, share_failure
 from hostmesh.worker.reading.transforms import Transforms
 from hostmesh.worker.streams.has_next import GlobalHasNext

@@ -9,8 +9,8 @@ import numpy as np
 
 from hostmesh.worker.errors import DataError
 from hostmesh.worker.loading.choices import require_choice
-from hostmesh.worker.loading.order import Order
 from hostmesh.worker.loading.rows import Block, Ids, Record, check_ids, split_block
+from hostmesh.worker.ordering.order import Order
 from hostmesh.worker.sources.base import BaseSource
 from hostmesh.worker.text.documents import Documents, open_documents
 from hostmesh.worker.text.lengths import Lengths, find_lengths

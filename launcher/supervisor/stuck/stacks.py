@@ -16,7 +16,7 @@ OURS = re.compile(r"/hostmesh/(worker|launcher)/|/start\.py$")
 LIBRARY = re.compile(r"/(site|dist)-packages/|/lib(64)?/python3|^<|/usr/lib/python3")
 # Parts of ours in which a process waits for what the others say.
 WAITS = re.compile(r"/hostmesh/worker/(process/coordination|distributed|preemption)\.py$")
-LOADS = re.compile(r"/hostmesh/worker/(loading|reading|streams|sources|mixing|text)/")
+LOADS = re.compile(r"/hostmesh/worker/(loading|reading|assembly|streams|sources|mixing|text)/")
 # Of the standard library: a thread that waits in them waits for its caller's sake.
 WAITING_TOOLS = re.compile(r"/(threading|queue|selectors|concurrent/futures/\w+)\.py$")
 SUBPROCESS = re.compile(r"/(subprocess|asyncio/\w*subprocess\w*)\.py$")

@@ -10,9 +10,9 @@ import numpy as np
 from jax.sharding import Sharding
 from numpy.typing import NDArray
 
+from hostmesh.worker.assembly.layout import place_rows
+from hostmesh.worker.assembly.shardings import even_sharding
 from hostmesh.worker.errors import DataError
-from hostmesh.worker.loading.layout import place_rows
-from hostmesh.worker.loading.shardings import even_sharding
 from hostmesh.worker.process.coordination import name_processes
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from jax.sharding import Sharding
 
+from hostmesh.worker.assembly.layout import RowSet
 from hostmesh.worker.errors import DataError, DisagreementError
-from hostmesh.worker.loading.layout import RowSet
-from hostmesh.worker.loading.schedule import Schedule
+from hostmesh.worker.ordering.schedule import Schedule
 from hostmesh.worker.process.coordination import name_processes
 from hostmesh.worker.reading.transforms import Transforms
 from hostmesh.worker.streams.row_shards import RowShards

@@ -12,8 +12,8 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec, Sharding
 from numpy.typing import NDArray
 
+from hostmesh.worker.assembly.shardings import even_sharding
 from hostmesh.worker.errors import DataError, error_context
-from hostmesh.worker.loading.shardings import even_sharding
 from hostmesh.worker.placement import Shape
 
 Part: TypeAlias = tuple[tuple[int, int], ...]  # start and stop of each axis

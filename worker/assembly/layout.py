@@ -15,11 +15,11 @@ import numpy as np
 from jax.sharding import Sharding
 from numpy.typing import NDArray
 
+from hostmesh.worker.assembly.buffers import Buffer, BufferPool, allocate_private, assemble
+from hostmesh.worker.assembly.shardings import even_sharding, row_sharding
+from hostmesh.worker.assembly.structure import Structure
 from hostmesh.worker.audit.used import Own, find_own_rows, place_own_rows
 from hostmesh.worker.errors import DataError, error_context
-from hostmesh.worker.loading.buffers import Buffer, BufferPool, allocate_private, assemble
-from hostmesh.worker.loading.shardings import even_sharding, row_sharding
-from hostmesh.worker.loading.structure import Structure
 from hostmesh.worker.placement import Index, Placement
 
 MASK = "mask"

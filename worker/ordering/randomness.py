@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from hostmesh.worker.loading.order import mix_words
+from hostmesh.worker.ordering.order import mix_words
 
 # A change of any of these, or of the arithmetic below, changes every augmentation.
 MAP, COLLATE = 0x6A09E667F3BCC909, 0xBB67AE8584CAA73B  # so that the draws of one are independent of those of the other

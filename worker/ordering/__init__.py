@@ -1,0 +1,1 @@
+"""Which record stands where: pure functions of seed, step and position."""
