@@ -288,4 +288,4 @@ def test_a_run_whose_processes_were_all_killed_is_followed_within_seconds(
     (tmp_path / "finish").touch()
     after = start("--local", "2", name)
     assert after.wait(timeout=100) == 0, after.stderr
-    assert_whole(tmp_path / "kept")
+    assert_whole(tmp_path / "kept", most=3)  # it may have been killed before it removed the oldest
