@@ -10,6 +10,8 @@ SOURCES := src/hostmesh/__init__.py src/hostmesh/__main__.py launcher worker tes
 WORKERS ?= $(or $(shell expr \( $$(getconf _NPROCESSORS_ONLN) \* 3 + 1 \) / 2),auto)
 PARALLEL := $(BIN)/pytest -n $(WORKERS) --dist loadgroup --durations=10
 CLUSTER_SCRIPT := PYTHON=$(BIN)/python docker/cluster.sh
+# Tests start Python thousands of times: without compiled modules each start would compile the launcher anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test test-slow test-newest test-docker test-slurm test-kubernetes check soak benchmark clean
 .PHONY: cluster cluster-image cluster-down cluster-clean slurm-cluster slurm-cluster-down kubernetes-cluster kubernetes-cluster-down

@@ -99,6 +99,7 @@ def override(cluster: Cluster, options: argparse.Namespace) -> Cluster:
         keep_going=keep_going,
         restarts=restarts,
         programs=options.programs or cluster.programs,
+        guard=options.guard or cluster.guard,
         metrics=options.metrics or cluster.metrics,
     )
 

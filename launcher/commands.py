@@ -4,7 +4,7 @@ Named tuples and not dataclasses: making 18 of those takes 15 ms, at each end of
 """
 
 # Without `from __future__ import annotations`: NamedTuple would compile every annotation, a millisecond at each start.
-from typing import Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 
 class Lease(NamedTuple):
@@ -124,6 +124,13 @@ class Acknowledge(NamedTuple):
 
 class Examine(NamedTuple):
     """Find out where every process is; answered by Examined of each that runs."""
+
+
+class AskRows(NamedTuple):
+    """Let a process read some rows again (worker/guard/loaded.py); it answers by a fact, `rows again`."""
+
+    process_id: int
+    question: Dict[str, Any]
 
 
 class Listen(NamedTuple):

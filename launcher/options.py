@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hostmesh.launcher.cluster.model import AT_DISAGREEMENT, METRICS_OF, Job
+from hostmesh.launcher.cluster.model import AT_DISAGREEMENT, GUARDS, METRICS_OF, Job
 from hostmesh.launcher.errors import UsageError
 from hostmesh.worker.job.options import JOB_OPTIONS
 
@@ -45,7 +45,7 @@ HANG_HELP = (
 SHELLS = ("bash", "zsh", "fish")
 WITH_VALUE = {
     *("--hosts", "--local", "--devices", "--grace", "--hang-timeout", "--python", "--show", "--runs", "--programs"),
-    *("--metrics", "--chaos", "--completion", "--restarts", "--notify"),
+    *("--guard", "--metrics", "--chaos", "--completion", "--restarts", "--notify"),
     *(name for name, option in JOB_OPTIONS.items() if option.value),
 }
 
@@ -132,6 +132,8 @@ def build_parser() -> Parser:
     whose = "whose reports (hostmesh.report) events.jsonl keeps: of process 0 (the default), or all"
     unlike = "when processes run different programs on the same devices: stop (the default), warn, or off"
     add("--programs", choices=AT_DISAGREEMENT, help=unlike)
+    rows = "how much of the rows that processes load is compared: sample (the default), every, or off (docs/guard.md)"
+    add("--guard", choices=GUARDS, help=rows)
     add("--metrics", choices=METRICS_OF, help=whose)
     add("--chaos", metavar="FILE", help="a rehearsal: do to the processes what this YAML says (docs/chaos.md)")
     add("--detach", action="store_true", help="return once all processes run; launch attach RUN comes back")

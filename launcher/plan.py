@@ -16,7 +16,7 @@ from hostmesh.launcher.accelerators import (
 )
 from hostmesh.launcher.cluster.model import Cluster, Host, Job
 from hostmesh.launcher.words import count_things
-from hostmesh.worker.identity import CHAOS, COMPILED, METRICS, PROGRAMS, Identity
+from hostmesh.worker.identity import CHAOS, COMPILED, GUARD, METRICS, PROGRAMS, Identity
 
 if TYPE_CHECKING:
     from hostmesh.launcher.chaos.model import Fault
@@ -110,6 +110,7 @@ def _fixed_coordinator(cluster: Cluster, first: Host) -> str | None:
 def _plan_processes(cluster: Cluster, gpus: LocalGpus | None, hosts: Sequence[int]) -> list[Process]:
     reporting = {METRICS: cluster.metrics} if cluster.metrics == "all" else {}
     reporting |= {PROGRAMS: cluster.programs} if cluster.programs == "off" else {}
+    reporting |= {GUARD: cluster.guard} if cluster.guard != "sample" else {}
     reporting |= {COMPILED: cluster.compile_cache} if cluster.compile_cache == "off" else {}
     slots = [(host, local) for host in hosts for local in range(cluster.hosts[host].processes)]
     split = _split_here(cluster, len(slots), gpus) if gpus is not None else [{} for _ in slots]
@@ -177,6 +178,7 @@ def plan_json(plan: Plan) -> dict[str, Any]:
         "workdir": cluster.workdir,
         "lease": cluster.lease,
         "programs": cluster.programs,
+        "guard": cluster.guard,
         "compile_cache": cluster.compile_cache,
         "metrics": cluster.metrics,
         "grace": cluster.grace,

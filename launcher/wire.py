@@ -9,6 +9,7 @@ import json
 from typing import Any, Dict, List, NamedTuple, Optional
 
 from hostmesh.launcher.commands import Acknowledge as Acknowledge
+from hostmesh.launcher.commands import AskRows as AskRows
 from hostmesh.launcher.commands import Code as Code
 from hostmesh.launcher.commands import Connect as Connect
 from hostmesh.launcher.commands import Examine as Examine
@@ -242,7 +243,7 @@ class Beat(NamedTuple):
 
 COMMANDS = (
     *(Lease, PrepareWorkers, Code, Sync, FileChunk, SkipFile, RunSetup),
-    *(Inspect, Reserve, Reach, Spawn, Signal, Acknowledge, Examine, Listen, Connect, Stop, WatchNotices),
+    *(Inspect, Reserve, Reach, Spawn, Signal, Acknowledge, AskRows, Examine, Listen, Connect, Stop, WatchNotices),
     *(ShareCompiled, FindCompiled, ReadCompiled, StoreCompiled, Execute, CancelExecute),
 )
 EVENTS = (

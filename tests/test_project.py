@@ -20,7 +20,7 @@ def test_constraints_are_plain_pins() -> None:
 def test_the_core_installs_only_what_launching_and_training_need() -> None:
     project = tomllib.loads((REPO / "pyproject.toml").read_text())["project"]
     names = {re.split(r"[<>=]", requirement)[0] for requirement in project["dependencies"]}
-    assert names == {"jax", "numpy", "grain", "optax", "orbax-checkpoint", "fabric", "pathspec", "pyyaml"}
+    assert names == {"jax", "numpy", "grain", "optax", "orbax-checkpoint", "fabric", "pathspec", "pyyaml", "xxhash"}
     assert {"tensorflow", "torch", "hugging-face", "datarax", "test", "dev"} <= set(project["optional-dependencies"])
     assert project["scripts"] == {"launch": "hostmesh.launcher.cli:main"}
 

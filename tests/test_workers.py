@@ -98,7 +98,7 @@ def test_threads_that_do_not_pay_are_given_up(monkeypatch: pytest.MonkeyPatch) -
 
     def one_at_a_time(block: Any) -> Any:
         with lock:
-            time.sleep(2e-4 * len(block["id"]))
+            time.sleep(1e-3 * len(block["id"]))  # long beside what a busy machine adds
         return block
 
     loader = hostmesh.Loader(Rows(), batch_size=16, steps=40, map=one_at_a_time)

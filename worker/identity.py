@@ -27,6 +27,11 @@ SNAPSHOTS = "HOSTMESH_SNAPSHOTS"
 METRICS = "HOSTMESH_METRICS"
 # `off` where nobody wants to know whether the processes compile the same programs.
 PROGRAMS = "HOSTMESH_PROGRAMS"
+# How much of the rows that processes load is compared between them: one of GUARDS.
+GUARD = "HOSTMESH_GUARD"
+GUARDS = ("sample", "every", "off")
+# The beginning of the name of a socket in the agent's folder, where a process is asked for rows once more.
+QUESTIONS = "questions"
 # The folder of the host's compiled programs, or `off`; and where process 0 notes which of them it has used.
 COMPILED = "HOSTMESH_COMPILED"
 COMPILED_USED = "HOSTMESH_COMPILED_USED"

@@ -22,6 +22,7 @@ from hostmesh.launcher.agent.link import BEAT_EVERY, Link, watch
 from hostmesh.launcher.agent.notices import Notices
 from hostmesh.launcher.agent.observing.examining import Examining
 from hostmesh.launcher.agent.observing.looks import Observing
+from hostmesh.launcher.agent.processes.facts import ask
 from hostmesh.launcher.agent.processes.forwarding import Forwarding
 from hostmesh.launcher.agent.processes.registry import Phase, Processes
 from hostmesh.launcher.agent.processes.starter import Starter
@@ -80,6 +81,7 @@ class Agent:
             wire.Spawn: self._spawn,
             wire.Signal: self._signal,
             wire.Examine: lambda _: self.examining.begin(),
+            wire.AskRows: lambda order: ask(folder, order.process_id, order.question),
             wire.Stop: self.stopping.begin,
             wire.WatchNotices: self.notices.begin,
             wire.Execute: self.executing.begin,

@@ -13,6 +13,7 @@ from hostmesh.launcher.cluster.kubernetes import read_kubernetes
 from hostmesh.launcher.cluster.model import (
     AT_DISAGREEMENT,
     COMPILE_CACHE,
+    GUARDS,
     MAX_PROCESSES,
     METRICS_OF,
     TRANSPORTS,
@@ -25,12 +26,12 @@ from hostmesh.launcher.cluster.model import (
     Sync,
 )
 from hostmesh.launcher.cluster.yaml_values import (
-    BOOLEAN,
     TEXT,
     WHOLE,
     Check,
     Value,
     boolean,
+    one_of,
     scalar,
     seconds,
     sequence,
@@ -39,8 +40,7 @@ from hostmesh.launcher.cluster.yaml_values import (
 from hostmesh.launcher.engines.slurm.grammar import read_slurm
 from hostmesh.launcher.engines.slurm.settings import Slurm
 
-MAX_HOSTS = 10_000
-MAX_DEVICES = 64
+MAX_HOSTS, MAX_DEVICES = 10_000, 64
 
 # Neither NUL nor half a surrogate pair can be handed to a process.
 _any_text = scalar((TEXT,), "[^\0\ud800-\udfff]*", "text without NUL characters")
@@ -269,7 +269,7 @@ _JOB: dict[str, Check] = {
 
 CLUSTER: dict[str, Check] = {
     "name": _line,
-    "transport": scalar((TEXT,), "|".join(TRANSPORTS), f"one of {', '.join(TRANSPORTS)}"),
+    "transport": one_of(TRANSPORTS),
     "hosts": _hosts,
     "processes_per_host": _processes,
     "local_devices": _devices,
@@ -292,8 +292,9 @@ CLUSTER: dict[str, Check] = {
     "min_hosts": whole_number(1, MAX_HOSTS, f"from 1 to {MAX_HOSTS} hosts"),
     "rejoin": seconds(lambda seconds: seconds >= 0, "0 seconds (not at all) or more"),
     "hang_timeout": _hang_timeout,
-    "programs": scalar((TEXT, BOOLEAN), "|".join(AT_DISAGREEMENT), f"one of {', '.join(AT_DISAGREEMENT)}"),
-    "compile_cache": scalar((TEXT, BOOLEAN), "|".join(COMPILE_CACHE), "on or off"),
+    "programs": one_of(AT_DISAGREEMENT),
+    "guard": one_of(GUARDS),
+    "compile_cache": one_of(COMPILE_CACHE),
     "metrics": scalar((TEXT, WHOLE), "|".join(METRICS_OF), "0 (those of process 0) or all"),
     "run": _run,
 }

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
+from hostmesh.worker.identity import GUARDS as GUARDS
+
 if TYPE_CHECKING:
     from hostmesh.launcher.engines.slurm.settings import Slurm
 
@@ -136,6 +138,7 @@ class Cluster:
     hang_timeout: HangTimeout = HangTimeout()
     programs: str = "stop"  # what is done when processes compile different ones; `off`: they are not compared
     compile_cache: str = "on"  # compiled programs are kept on the hosts
+    guard: str = "sample"  # how much of the rows that processes load is compared between them
     metrics: str = "0"  # whose reports are kept: of process 0, or all
     run: Job | None = None
 

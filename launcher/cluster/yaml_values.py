@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -181,6 +181,11 @@ def scalar(
         return None
 
     return check
+
+
+def one_of(words: Sequence[str]) -> Check:
+    """YAML reads `off` as a boolean."""
+    return scalar((TEXT, BOOLEAN), "|".join(words), f"one of {', '.join(words)}")
 
 
 def whole_number(low: int, high: float, wanted: str) -> Check:

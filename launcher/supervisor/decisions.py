@@ -38,6 +38,11 @@ class TryNetwork:
 
 
 @dataclass(frozen=True)
+class AskRows:
+    """Let processes read rows again that they do not hold alike."""
+
+
+@dataclass(frozen=True)
 class Seat:
     """Other hosts take part from now on; nothing runs."""
 
@@ -50,4 +55,4 @@ class Assemble:
     """All hosts are ready: let them agree on the coordinator's port."""
 
 
-Decision = Wait | Spawn | AskToStop | TryNetwork | Seat | Assemble | End
+Decision = Wait | Spawn | AskToStop | TryNetwork | AskRows | Seat | Assemble | End

@@ -14,11 +14,12 @@ from hostmesh.launcher.supervisor.blame.verdict import Verdict
 from hostmesh.launcher.supervisor.compiled import CompiledCarrier
 from hostmesh.launcher.supervisor.control.asking import Ask, Left
 from hostmesh.launcher.supervisor.control.control import Control
-from hostmesh.launcher.supervisor.decisions import AskToStop, Assemble, End, Seat, Spawn, TryNetwork, Wait
+from hostmesh.launcher.supervisor.decisions import AskRows, AskToStop, Assemble, End, Seat, Spawn, TryNetwork, Wait
 from hostmesh.launcher.supervisor.ending import WIND_UP_TIMEOUT, Ending
 from hostmesh.launcher.supervisor.going_on.explaining import Explained, Explaining
 from hostmesh.launcher.supervisor.going_on.losses import Losses
 from hostmesh.launcher.supervisor.going_on.seating import seat_hosts
+from hostmesh.launcher.supervisor.guard.asking import ask_rows
 from hostmesh.launcher.supervisor.hints import Hinting
 from hostmesh.launcher.supervisor.interrupts import Interrupt, note_interrupt
 from hostmesh.launcher.supervisor.link.arrivals import redact_arrival
@@ -210,6 +211,8 @@ class Supervisor:
                     self._ask_to_stop(number)
                 case TryNetwork():
                     self.hang_watch.try_network(self.state, self.inbox.now())
+                case AskRows():
+                    ask_rows(self.state, self.channels, self.inbox.now())
                 case Wait():
                     if (hang := self.hang_watch.look(self.state, self.inbox.now())) is not None:
                         return hang

@@ -9,7 +9,7 @@ from hostmesh.launcher.supervisor.blame.failures import Failure, crashed_alike
 from hostmesh.launcher.supervisor.blame.others import Others, count_others
 from hostmesh.launcher.supervisor.blame.verdict import Verdict
 from hostmesh.launcher.supervisor.blame.waited_in_vain import given_up, network_broken
-from hostmesh.launcher.supervisor.decisions import AskToStop, Decision, End, TryNetwork, Wait
+from hostmesh.launcher.supervisor.decisions import AskRows, AskToStop, Decision, End, TryNetwork, Wait
 from hostmesh.launcher.supervisor.going_on.seats import decide_growth, decide_start
 from hostmesh.launcher.supervisor.state.run_state import RunState
 
@@ -24,6 +24,8 @@ def decide(state: RunState, now: float) -> Decision:
     if state.nursery_death is not None:
         return End(state.nursery_death)
     if (told := decide_disagreement(state, now)) is not None:
+        return told
+    if (told := decide_rows(state, now)) is not None:
         return told
     if (told := decide_failure(state, now)) is not None:
         return told
@@ -52,6 +54,28 @@ def decide_disagreement(state: RunState, now: float) -> Decision | None:
     culprit = found.minority[0] if found.minority else None
     host = None if culprit is None else state.host_of(culprit).name
     return End(verdict.disagreement(found, culprit, host, state.failures, state.logs))
+
+
+def decide_rows(state: RunState, now: float) -> Decision | None:
+    """Rows that differ may make processes fail, so they are asked about first."""
+    if state.guard is None or state.losses:
+        return None
+    from hostmesh.launcher.supervisor.guard.comparison import Pending
+
+    gone = {*state.crashes, *(number for number, code in state.exits.items() if code != 0)}
+    match state.guard.look(now, gone, state.everyone_ended):
+        case None:
+            return None
+        case Pending.WAIT:
+            return Wait()
+        case Pending.ASK:
+            return AskRows()
+        case finding:
+            culprit = finding.culprits[0] if finding.culprits else None
+            host = None if culprit is None else state.host_of(culprit).name
+            return End(
+                verdict.wrong_rows(finding, lambda number: state.host_of(number).name, culprit, host, state.logs)
+            )
 
 
 def decide_failure(state: RunState, now: float) -> Decision | None:

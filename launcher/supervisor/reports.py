@@ -19,6 +19,7 @@ from hostmesh.launcher.supervisor.state.run_state import RunState
 # In a run that goes on; all of them are in its events.
 MAX_FAILURES_TOLD = 8
 MAX_DISAGREEMENTS_TOLD = 8
+ROW_FACTS = ("row parts", "rows", "rows again")
 PROGRAM_FACTS = ("program", "program compiled", "programs not compared")
 
 
@@ -114,9 +115,25 @@ class Reports:
             logs = self._state.logs
             known = {**NO_MEMORY, **told} if (told := fact.detail.get("memory")) else {}
             self._state.nursery_death = verdict.nursery_died(host.name, problem, code, host.process_ids, logs, known)
+        if fact.name in ROW_FACTS:
+            self._note_rows(fact)
+            return
         is_of_programs = fact.name in PROGRAM_FACTS
         if self._note_program(fact) if is_of_programs else not self._metrics.note_fact(host.name, fact):
             self._records.tell(fact.name, host=host.name, process_id=fact.process_id, detail=fact.detail)
+
+    def _note_rows(self, fact: wire.Fact) -> None:
+        """They are kept by nobody: there may be thousands a second."""
+        state = self._state
+        if fact.process_id is None:
+            return
+        if state.guard is None:
+            from hostmesh.launcher.supervisor.guard.comparison import Guard
+
+            state.guard = Guard(state.num_processes)
+        state.guard.note(fact.process_id, fact.name, fact.detail, self._inbox.now())
+        while state.guard.notes:
+            self._records.note(f"launch: {state.guard.notes.pop(0)}")
 
     def _note_program(self, fact: wire.Fact) -> bool:
         """Whether it is kept as an event: of a program only the first report is."""

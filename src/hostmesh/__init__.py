@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:  # `X as X` makes a name public for type checkers
     from hostmesh.worker.checkpoint import Checkpoint as Checkpoint
     from hostmesh.worker.distributed import join as join
+    from hostmesh.worker.guard.check import check as check
     from hostmesh.worker.identity import Identity as Identity
     from hostmesh.worker.load_array import load_array as load_array
     from hostmesh.worker.loading.lengths import Lengths as Lengths
@@ -50,6 +51,7 @@ _MODULES = {
     "Placement": "placement",
     "Stream": "streams.stream",
     "as_stream": "sources",
+    "check": "guard.check",
     "concatenate": "mixing.joined",
     "flush_report": "metrics",
     "handle_preemption": "preemption",

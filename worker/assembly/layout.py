@@ -125,6 +125,13 @@ class Layout:
         """Of a batch that was flattened."""
         return self._forms[length].structure
 
+    def names(self, length: int = 0) -> tuple[str, ...]:
+        """Of the arrays of such a batch; `leaves` are in the same order."""
+        return self._forms[length].structure.names
+
+    def leaves(self, length: int = 0) -> list[Leaf]:
+        return self._forms[length].leaves
+
     def flatten(
         self, blocks: Sequence[Any], masks: Sequence[NDArray[np.bool_]], length: int = 0
     ) -> list[list[NDArray[Any]]]:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from hostmesh.worker.assembly.layout import Layout
 from hostmesh.worker.audit.used import Used
+from hostmesh.worker.guard.loaded import LoadedRows
 from hostmesh.worker.loading import tampering
 from hostmesh.worker.loading.padding import AgreedBatches, PaddingTransforms
 from hostmesh.worker.loading.prefetch import ReadAhead
@@ -44,6 +45,7 @@ def read_ahead(
     reader: Reader,
     layout: Layout,
     padding: PaddingTransforms | None,
+    guard: LoadedRows | None,
     waiting: Waiting,
     steps: Iterator[int],
     prefetch: int,
@@ -63,7 +65,10 @@ def read_ahead(
         rows = reader.read(step)
         waiting.note_read(rows.spent)
         if padding is None or not padding.must_agree:
-            return HostBatch(step, place(step, rows), rows.has_next, rows.used, rows.length)
+            arrays = place(step, rows)
+            if guard is not None:
+                guard.note(step, arrays, rows.length)
+            return HostBatch(step, arrays, rows.has_next, rows.used, rows.length)
         needed = padding.complete(step, rows)
         return HostBatch(step, place(step, needed), rows.has_next, rows.used, needed.length, rows)
 
@@ -84,6 +89,8 @@ def read_ahead(
             assert padding is not None and batch.rows is not None
             rows = padding.complete(batch.step, batch.rows, length)
             batch = replace(batch, arrays=place(batch.step, rows), length=length)
+        if guard is not None:
+            guard.note(batch.step, batch.arrays, length)
         return transfer(batch)
 
     if padding is None or not padding.must_agree:

@@ -17,6 +17,8 @@ from hostmesh.worker.assembly.shardings import describe_sharding, make_shardings
 from hostmesh.worker.audit.deliveries import Deliveries, is_wanted
 from hostmesh.worker.audit.used import NOTHING, to_runs
 from hostmesh.worker.distributed import identity_of_itself, require_joined
+from hostmesh.worker.guard.loaded import LoadedRows
+from hostmesh.worker.guard.mode import choose_mode
 from hostmesh.worker.loading import tampering
 from hostmesh.worker.loading.batches import Batches, Reader, close_all, read_ahead
 from hostmesh.worker.loading.choices import STRATEGIES, require_batches, require_choice
@@ -39,6 +41,8 @@ from hostmesh.worker.streams.state import LoaderState
 from hostmesh.worker.streams.stream import Stream
 from hostmesh.worker.streams.stream_rows import StreamRows
 from hostmesh.worker.verify.comparison import Comparison
+
+_numbers = count()  # of loaders; the same on processes that do the same
 
 
 class Loader:
@@ -65,6 +69,8 @@ class Loader:
       Python; `workers="processes"` is one for each core.
     - `verify`: compare all of the data between processes, not only a few records, in a thread beside training.
     - `sharded`: the source or stream of each process has its own records only, which fill the rows of its devices.
+    - `guard`: how much of what processes load is compared between them: `sample`, some rows of some steps; `every`, all
+      rows of all steps; or `off`. By default what `launch --guard` says, or `sample`.
     """
 
     def __init__(
@@ -89,6 +95,7 @@ class Loader:
         verify: bool = True,
         lengths: Sequence[int] | Lengths | None = None,
         sharded: bool = False,
+        guard: str | None = None,
     ) -> None:
         require_joined("make a loader")
         self.step = 0
@@ -100,6 +107,7 @@ class Loader:
             require_choice("loading", loading, STRATEGIES)
             require_batches("prefetch", prefetch)
             require_batches("device_prefetch", device_prefetch)
+            guard = choose_mode(guard)
             choice = choose_workers(workers, processes)
             if identity_of_itself() is not None:
                 keep_freed_memory()  # in a process that `launch` started; any other may have its own ideas
@@ -140,6 +148,10 @@ class Loader:
         require_same("make a loader", {**self.data_spec, **options, **self._comparison.at_once})
         self._comparison.begin()
         self._used = NOTHING  # of the batch that was taken last
+        number = next(_numbers)
+        self._guard = None
+        if guard != "off":
+            self._guard = LoadedRows(guard, number, self.source.name, self._layout, self._rows)
         self._deliveries = self._begin_account() if is_wanted() else None
 
     @property
@@ -190,6 +202,8 @@ class Loader:
             return next(self)
         if self._deliveries is not None:
             self._deliveries.note(self.step, self._used)
+        if self._guard is not None:
+            self._guard.note_taken(self.step)
         return batch
 
     def _take(self) -> Any:
@@ -245,7 +259,9 @@ class Loader:
         RECORDER.name_source(self.source.name)
         reader = self._open_reader()
         steps = count(self.step) if self._total is None else iter(range(self.step, self._total))
-        self._batches = read_ahead(reader, self._layout, self._padding, self._waiting, steps, *self._tiers)
+        if self._guard is not None:
+            self._guard.begin(self.step)
+        self._batches = read_ahead(reader, self._layout, self._padding, self._guard, self._waiting, steps, *self._tiers)
         self._closer = weakref.finalize(self, close_all, self._batches, reader)
         return self._batches
 

@@ -30,7 +30,7 @@ def make_order(source: Source, seed: int, shuffle: bool) -> AnyOrder:
 
 class SourceRows:
     def __init__(self, source: Source, schedule: Schedule, order: AnyOrder, transforms: Transforms) -> None:
-        self.source, self.schedule, self.order, self._transforms = source, schedule, order, transforms
+        self.source, self.schedule, self.order, self.transforms = source, schedule, order, transforms
 
     @property
     def total(self) -> int | None:
@@ -70,7 +70,7 @@ class SourceRows:
 
     def reader(self, row_sets: Sequence[RowSet], step: int, ahead: int) -> SourceReader:
         """A reader of any step, so it needs to know neither the first one nor how many are read ahead."""
-        return SourceReader(RowReader(self.source, self._transforms), self.order, self.schedule, row_sets)
+        return SourceReader(RowReader(self.source, self.transforms), self.order, self.schedule, row_sets)
 
     def has_next(self) -> bool:
         """True up to the last step, which the total tells."""

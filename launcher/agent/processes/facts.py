@@ -10,14 +10,25 @@ from typing import Any, Callable, Dict
 from hostmesh.launcher import wire
 from hostmesh.launcher.agent.processes.deliveries import DELIVERED, Deliveries
 from hostmesh.launcher.agent.processes.process import Boot, Process
+from hostmesh.worker.identity import QUESTIONS
 
 # More than the socket holds: whoever sends without end cannot keep the agent from its other duties.
 FACTS_AT_ONCE = 1000
 # Facts that count only if the process itself sends them: a child that it forked may crash, or compute, without
 # consequences for the run.
-OF_ITSELF = ("crash", "ran_separately", "loading", DELIVERED)
+OF_ITSELF = ("crash", "ran_separately", "loading", DELIVERED, "row parts", "rows", "rows again")
 # A program that walks through a deeper one would run out of stack.
 MAX_FACT_DEPTH = 32
+
+
+def ask(folder: str, process_id: int, question: Dict[str, Any]) -> None:
+    """A process that does not listen, or is busy, is not waited for."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
+        channel.setblocking(False)
+        try:
+            channel.sendto(json.dumps(question).encode(), os.path.join(folder, f"{QUESTIONS}-{process_id}"))
+        except OSError:
+            pass
 
 
 def facts_path(folder: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from hostmesh.launcher.words import count_things
 from hostmesh.worker.identity import EXIT_PREEMPTED
 
 if TYPE_CHECKING:
+    from hostmesh.launcher.supervisor.guard.findings import Finding
     from hostmesh.launcher.supervisor.programs.disagreement import Disagreement
 
 # What explains a failure is imported where it is needed: a run that succeeds does without, and starts sooner.
@@ -165,6 +166,14 @@ def disagreement(
     message = f"the run failed: {found.text()}"
     victims = found.members - len(found.minority) if found.minority else 0
     return Verdict("failed", 1, message, process_id, host, victims, detail, kind=kinds.DISAGREEMENT)
+
+
+def wrong_rows(
+    finding: Finding, host_of: Callable[[int], str], process_id: int | None, host: str | None, logs: str
+) -> Verdict:
+    message = f"the run failed: {finding.text(lambda number: f'process {number} on {host_of(number)}')}"
+    detail = [*finding.explain(), f"Logs: {logs}"]
+    return Verdict("failed", 1, message, process_id, host, 0, detail, kind=kinds.DISAGREEMENT)
 
 
 def launcher_was_away(seconds: float, lease: float, logs: str) -> Verdict:

@@ -19,6 +19,7 @@ from hostmesh.launcher.supervisor.state.run_hosts import RunHosts
 from hostmesh.worker.identity import EXIT_PREEMPTED
 
 if TYPE_CHECKING:
+    from hostmesh.launcher.supervisor.guard.comparison import Guard
     from hostmesh.launcher.supervisor.programs.disagreement import Disagreement
     from hostmesh.launcher.supervisor.stuck.network import NetworkProblem, NetworkTrial
 
@@ -31,7 +32,7 @@ ORDERLY = frozenset({0, EXIT_PREEMPTED})
 OF_AN_ATTEMPT = (
     *("coordinator", "is_assembling", "saved_at", "spawned", "spawned_at", "started", "joining", "joined"),
     *("separate", "exits", "crashes", "failures", "leavers", "progress", "hang", "hang_since", "network"),
-    *("nursery_death", "programs", "ended_before", "resumed_step", "resumed_source"),
+    *("nursery_death", "programs", "ended_before", "resumed_step", "resumed_source", "guard"),
 )
 
 
@@ -71,6 +72,7 @@ class RunState(RunHosts):
     resumed_step: int | None = None  # where this attempt goes on from,
     resumed_source: str = ""  # in memory or on disk
     programs: Programs = field(default_factory=Programs)
+    guard: Guard | None = None  # from the first report of rows on
     faults_told: list[dict[str, Any]] = field(default_factory=list)  # of a rehearsal, done or not possible
     # Requests to stop.
     interrupts: list[int] = field(default_factory=list)

@@ -1,0 +1,217 @@
+"""Compares what processes say of the rows that they hold; pure.
+
+A block of rows is known by (loader, step, array, place): of those who hold it all must say the same. Who has not said
+it yet is waited for, but not for long. Then all who hold it are asked to read it again, and one more: two who differ
+need a third to tell who is wrong.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Hashable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from math import prod
+from typing import Any
+
+from hostmesh.launcher.supervisor.guard.findings import Ends, Finding, Orders, Rows, Shapes, Uncovered
+from hostmesh.launcher.supervisor.guard.reports import Form, Part, Step, read_form, read_steps
+
+# So many steps of a loader are remembered of which not all processes have told.
+MAX_OPEN = 2000
+MAX_NAME = 300
+# Seconds for all who hold the rows to say what they hold, and to say it again.
+OTHERS_TIMEOUT = 1.5
+AGAIN_TIMEOUT = 4.0
+# Seconds after a process has left in which another reason for that may become known.
+LEFT_TIMEOUT = 1.0
+
+Votes = dict[str, set[int]]  # who has said each fingerprint
+
+
+class Pending(Enum):
+    """Something is wrong, and it is not all known yet."""
+
+    WAIT = auto()
+    ASK = auto()  # let processes read the rows again
+
+
+@dataclass
+class OpenStep:
+    """What was said of a step so far."""
+
+    blocks: defaultdict[tuple[str, Any, int], Votes] = field(default_factory=lambda: defaultdict(dict))
+    orders: Votes = field(default_factory=dict)
+    told: set[int] = field(default_factory=set)
+
+
+@dataclass
+class Loader:
+    """What was said of one loader, or of the calls with one name."""
+
+    forms: dict[int, dict[int, Form]] = field(default_factory=dict)  # by number, then by process
+    steps: dict[int, OpenStep] = field(default_factory=dict)
+    taken: dict[int, int] = field(default_factory=dict)  # batches, by process
+    left: dict[int, tuple[int, float]] = field(default_factory=dict)  # by process: with how many batches, and when
+    copies: dict[tuple[int, str, str], tuple[int, Part]] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return next((form.what for told in self.forms.values() for form in told.values()), "its data")
+
+
+class Guard:
+    """Of one attempt with so many processes. `finding` is the first thing that is wrong."""
+
+    def __init__(self, num_processes: int) -> None:
+        self.everyone = frozenset(range(num_processes))
+        self.finding: Finding | None = None
+        self.found_at = 0.0
+        self.asked_at: float | None = None
+        self.notes: list[str] = []  # for the user; whoever tells them takes them away
+        self._loaders: dict[str, Loader] = {}
+        self._noted: set[Hashable] = set()
+
+    def note(self, process_id: int, name: str, detail: dict[str, Any], now: float) -> None:
+        of = detail.get("of")
+        if not isinstance(of, str) or len(of) > MAX_NAME:
+            return
+        loader = self._loaders.setdefault(of, Loader())
+        if name == "rows again":
+            if isinstance(self.finding, Rows) and self.asked_at is not None:
+                self.finding.note_answer(process_id, detail)
+        elif name == "row parts":
+            self._note_form(loader, process_id, detail, now)
+        else:
+            self._note_taken(loader, process_id, detail, now)
+            for step in read_steps(detail.get("steps")):
+                self._note_step(loader, of, process_id, step, now)
+
+    def look(self, now: float, gone: Collection[int], everyone_ended: bool) -> Finding | Pending | None:
+        """What is wrong, once all is said of it. `gone` are processes that failed, or were asked to stop."""
+        finding = self.finding
+        if finding is None:
+            return self._find_ends(now, gone)
+        if everyone_ended:
+            return finding
+        if not isinstance(finding, Rows):
+            return finding if finding.is_complete or now - self.found_at > OTHERS_TIMEOUT else Pending.WAIT
+        if self.asked_at is not None:
+            return finding if finding.is_answered or now - self.asked_at > AGAIN_TIMEOUT else Pending.WAIT
+        if not finding.is_complete and now - self.found_at <= OTHERS_TIMEOUT:
+            return Pending.WAIT
+        return finding if finding.is_call else Pending.ASK
+
+    # Reports.
+
+    def _found(self, finding: Finding, now: float) -> None:
+        if self.finding is None:
+            self.finding, self.found_at = finding, now
+
+    def _note_taken(self, loader: Loader, process_id: int, detail: dict[str, Any], now: float) -> None:
+        if isinstance(taken := detail.get("taken"), int):
+            loader.taken[process_id] = taken
+            if detail.get("left") is True:
+                loader.left[process_id] = taken, now
+
+    def _note_form(self, loader: Loader, process_id: int, detail: dict[str, Any], now: float) -> None:
+        form, number = read_form(process_id, detail), detail.get("form")
+        if form is None or not isinstance(number, int):
+            return
+        told = loader.forms.setdefault(number, {})
+        told[process_id] = form
+        if len({each.algorithm for each in told.values()}) > 1:
+            self._note_once("xxhash", "rows are not compared: some processes lack the package xxhash, others have it")
+        shapes, cuts = _group(told, _describe_shapes), _group(told, lambda each: each.layout)
+        if len(shapes) > 1 or len(cuts) > 1:
+            found = Shapes(form.what, shapes if len(shapes) > 1 else cuts, len(shapes) > 1, self.everyone)
+            self._found(found, now)
+            if isinstance(self.finding, Shapes) and self.finding.what == form.what:
+                self.finding = found  # which has more sides than the first one
+        elif len(told) == len(self.everyone) and (lacking := find_uncovered(told)) is not None:
+            self._found(Uncovered(form.what, *lacking), now)
+
+    def _note_step(self, loader: Loader, of: str, process_id: int, step: Step, now: float) -> None:
+        form = loader.forms.get(step.form, {}).get(process_id)
+        if form is None:
+            return
+        opened = loader.steps.setdefault(step.number, OpenStep())
+        opened.told.add(process_id)
+        if step.order:
+            opened.orders.setdefault(f"{form.algorithm} {step.order}", set()).add(process_id)
+            if _differ(opened.orders):
+                self._found(Orders(form.what, step.number, opened.orders, self.everyone), now)
+        for part, block, told in step.blocks(form):
+            votes = opened.blocks[part.name, (part.box, part.blocks), block]
+            votes.setdefault(f"{form.algorithm} {told}", set()).add(process_id)
+            if _differ(votes):
+                found = Rows(form.what, of, step.number, step.form, part, block, votes, form.is_call, self.everyone)
+                self._found(found, now)
+                if isinstance(self.finding, Rows):
+                    self.finding.add(of, step.number, part, block)
+        self._look_for_copies(loader, form, step, process_id)
+        if len(opened.told) == len(self.everyone):
+            del loader.steps[step.number]
+        elif len(loader.steps) > MAX_OPEN:
+            del loader.steps[min(loader.steps)]
+
+    def _look_for_copies(self, loader: Loader, form: Form, step: Step, process_id: int) -> None:
+        """Processes that should hold different rows, and hold the same."""
+        if len(step.own) != len(form.parts):
+            return
+        for part, told in zip(form.parts, step.own, strict=True):
+            if not told:
+                continue
+            other, theirs = loader.copies.setdefault((step.number, part.name, told), (process_id, part))
+            if other != process_id and theirs.box != part.box and theirs.volume == part.volume:
+                mine, first = (f"rows {one.box[0][0]} to {one.box[0][1] - 1}" for one in (part, theirs))
+                self._note_once(
+                    ("copies", form.what),
+                    f"process {process_id} gives as {mine} of {form.what} the same values that process {other} gives "
+                    f"as {first}: does each process load its own rows?",
+                )
+        while len(loader.copies) > MAX_OPEN:
+            del loader.copies[next(iter(loader.copies))]
+
+    def _note_once(self, key: Hashable, text: str) -> None:
+        if key not in self._noted:
+            self._noted.add(key)
+            self.notes.append(text)
+
+    def _find_ends(self, now: float, gone: Collection[int]) -> Finding | Pending | None:
+        """A process has left in order, and others have taken more batches than it."""
+        for loader in self._loaders.values():
+            for process, (taken, at) in loader.left.items():
+                ahead = {each: more for each, more in loader.taken.items() if more > taken and each not in gone}
+                if ahead and process not in gone:
+                    ends = Ends(loader.name, process, taken, max(ahead.values()), frozenset(ahead))
+                    return ends if now - at > LEFT_TIMEOUT else Pending.WAIT
+        return None
+
+
+def find_uncovered(told: Mapping[int, Form]) -> tuple[str, int, int] | None:
+    """An array whose parts on all processes are not the whole: its name, how many values they have, how many it has."""
+    first = next(iter(told.values()))
+    for name, shape in first.shapes.items():
+        sizes = shape.partition("[")[2].rstrip("]")
+        whole = prod(int(size) for size in sizes.split(",") if size.isdecimal())
+        boxes = {part.box: part.volume for form in told.values() for part in form.parts if part.name == name}
+        if (found := sum(boxes.values())) != whole:
+            return name, found, whole
+    return None
+
+
+def _describe_shapes(form: Form) -> str:
+    return ", ".join(f"{name} {shape}" for name, shape in form.shapes.items())
+
+
+def _group(told: Mapping[int, Form], value: Any) -> Votes:
+    found: Votes = {}
+    for process, form in told.items():
+        found.setdefault(value(form), set()).add(process)
+    return found
+
+
+def _differ(votes: Votes) -> bool:
+    """Fingerprints that were made in the same way, and are not the same."""
+    return len(votes) > 1 and len({told.partition(" ")[0] for told in votes}) == 1

@@ -1,0 +1,130 @@
+"""What a process says of the rows that it has loaded, checked: it may say anything; pure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+MAX_TEXT = 200
+MAX_PARTS = 10_000
+MAX_BLOCKS = 1024
+DIGITS = 16
+HEX = re.compile("[0-9a-f]*")
+
+Box = tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of an array, which all of its `holders` should hold alike; compared in so many `blocks` of rows."""
+
+    name: str
+    box: Box
+    holders: frozenset[int]
+    blocks: int
+
+    @property
+    def volume(self) -> int:
+        return prod(stop - start for start, stop in self.box)
+
+    def rows_of(self, block: int) -> tuple[int, int]:
+        """The first row of a block, and that after its last, counted in the whole array."""
+        (start, stop), *_ = self.box
+        rows = stop - start
+        return start + rows * block // self.blocks, start + rows * (block + 1) // self.blocks
+
+
+@dataclass(frozen=True)
+class Form:
+    """What the batches of a loader are like on one process, or the arrays of a call. `what` names them."""
+
+    what: str
+    algorithm: str
+    is_call: bool
+    shapes: dict[str, str]
+    layout: str
+    parts: tuple[Part, ...]
+
+    @property
+    def shared(self) -> tuple[Part, ...]:
+        return tuple(part for part in self.parts if len(part.holders) > 1)
+
+
+@dataclass(frozen=True)
+class Step:
+    """Of one step: fingerprints of the shared parts, of all blocks of each or of the n-th one in turn; `order` is of
+    the records' numbers, `own` are of all parts whole."""
+
+    number: int
+    form: int
+    rows: tuple[str, ...]
+    nth: int | None
+    order: str
+    own: tuple[str, ...]
+
+    def blocks(self, form: Form) -> list[tuple[Part, int, str]]:
+        """Each with its fingerprint; none where the report does not fit the form."""
+        shared = form.shared
+        if len(shared) != len(self.rows):
+            return []
+        found = []
+        for part, told in zip(shared, self.rows, strict=True):
+            numbers = range(part.blocks) if self.nth is None else [self.nth % part.blocks]
+            if len(told) != DIGITS * len(numbers):
+                return []
+            found += [(part, block, told[DIGITS * n : DIGITS * (n + 1)]) for n, block in enumerate(numbers)]
+        return found
+
+
+def read_form(process_id: int, detail: dict[str, Any]) -> Form | None:
+    match detail:
+        case {
+            "what": str(what),
+            "hash": str(algorithm),
+            "shapes": dict(shapes),
+            "layout": str(layout),
+            "parts": list(given),
+        } if len(given) <= MAX_PARTS:
+            parts = [_read_part(process_id, each) for each in given]
+            if None in parts or not all(isinstance(shape, str) for shape in shapes.values()):
+                return None
+            named = {_clean(str(name)): _clean(shape) for name, shape in shapes.items()}
+            known = tuple(part for part in parts if part is not None)
+            return Form(_clean(what), algorithm, detail.get("is_call") is True, named, layout, known)
+    return None
+
+
+def _read_part(process_id: int, given: Any) -> Part | None:
+    match given:
+        case [str(name), [[int(), int()], *_] as box, list(holders), int(blocks)] if 0 < blocks <= MAX_BLOCKS:
+            spans = tuple((span[0], span[1]) for span in box if _is_span(span))
+            if len(spans) == len(box) and process_id in holders and all(type(one) is int for one in holders):
+                return Part(_clean(name), spans, frozenset(holders), blocks)
+    return None
+
+
+def read_steps(given: Any) -> list[Step]:
+    """Those that make sense."""
+    return [step for each in given if (step := _read_step(each)) is not None] if isinstance(given, list) else []
+
+
+def _read_step(given: Any) -> Step | None:
+    match given:
+        case {"step": int(number), "form": int(form), "rows": list(rows)} if number >= 0:
+            order, own, nth = given.get("order", ""), given.get("own", []), given.get("nth")
+            texts = [*rows, order, *(own if isinstance(own, list) else [None])]
+            if all(isinstance(text, str) and HEX.fullmatch(text) for text in texts) and isinstance(nth, int | None):
+                return Step(number, form, tuple(rows), nth, order, tuple(own))
+    return None
+
+
+def _is_span(span: Any) -> bool:
+    return (
+        isinstance(span, list) and len(span) == 2 and all(type(end) is int for end in span) and 0 <= span[0] < span[1]
+    )
+
+
+def _clean(text: str) -> str:
+    return " ".join(text.split())[:MAX_TEXT]
