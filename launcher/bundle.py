@@ -9,6 +9,7 @@ import os
 import zlib
 from collections.abc import Iterator, Mapping
 from importlib.machinery import SourceFileLoader
+from types import MappingProxyType
 
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 OF_THE_AGENT = (
@@ -28,6 +29,12 @@ OF_THE_AGENT = (
     "worker/recording/__init__.py",
     "worker/recording/record.py",
 )
+# What the nursery imports beside jax (and what lies beside the package): it need not wait for the rest to be written.
+FIRST_MODULES = (
+    *("", "__init__.py", "worker/__init__.py", "worker/distributed.py", "worker/errors.py", "worker/identity.py"),
+    "worker/preemption.py",
+)
+FIRST_FOLDERS = ("worker/compiling/", "worker/process/", "worker/recording/")
 UNCHECKED_HASH = (1).to_bytes(4, "little")
 
 # The program that a host's Python is started with. It is short, and safe to quote in any shell; the rest comes on the
@@ -65,8 +72,15 @@ def pack_code() -> bytes:
     sitecustomize.py, which it imports at its start, and start.py, which the agent has it run."""
     sources = find_modules("__init__.py", "__main__.py", "worker")
     sources |= {name: sources.pop(f"hostmesh/worker/process/{name}") for name in ("sitecustomize.py", "start.py")}
+    first = {name: path for name, path in sources.items() if is_wanted_first(name)}
+    rest = {name: path for name, path in sources.items() if name not in first}
     data = {name: read_file(path) for name, path in find_files("worker", ".npz")}
-    return pack({**data, **read_sources(sources)})
+    return pack(read_sources(first), {**read_sources(rest), **data})
+
+
+def is_wanted_first(name: str) -> bool:
+    inside = name.partition("hostmesh/")[2]
+    return inside in FIRST_MODULES or inside.startswith(FIRST_FOLDERS)
 
 
 def find_modules(*parts: str) -> dict[str, str]:
@@ -121,9 +135,10 @@ def read_cached(path: str) -> bytes | None:
     return data[16:] if data[:16] == header else None
 
 
-def pack(files: Mapping[str, bytes]) -> bytes:
+def pack(first: Mapping[str, bytes], rest: Mapping[str, bytes] = MappingProxyType({})) -> bytes:
     """In the format that agent/unpack.py describes."""
+    files = {**first, **rest}
     above = [name.split("/")[:-1] for name in files]
     folders = sorted({"/".join(parts[:count]) for parts in above for count in range(1, len(parts) + 1)})
-    listing = json.dumps([folders, [(name, len(data)) for name, data in files.items()]]).encode()
+    listing = json.dumps([folders, [(name, len(data)) for name, data in files.items()], len(first)]).encode()
     return zlib.compress(b"\n".join([listing, b"".join(files.values())]), 1)

@@ -14,7 +14,7 @@ import pytest
 from conftest import LAUNCH, REPO, clean_env
 
 import hostmesh
-from hostmesh.launcher.bundle import OF_THE_AGENT, find_modules
+from hostmesh.launcher.bundle import OF_THE_AGENT, find_modules, is_wanted_first
 
 LAUNCHER = sorted((REPO / "launcher").rglob("*.py"))
 WORKER = sorted((REPO / "worker").rglob("*.py"))
@@ -87,6 +87,18 @@ def test_what_is_shipped_parses_on_python_3_9() -> None:
 def test_importing_does_not_import_jax(module: str) -> None:
     check = f"import sys, {module}; assert not {{'jax', 'jaxlib', 'numpy', 'yaml', 'fabric'}} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", check], env=clean_env(), check=True)
+
+
+def test_what_the_nursery_imports_is_written_first() -> None:
+    """It begins before the rest of the package is there."""
+    begin = "import sys, hostmesh.worker.process.nursery; from hostmesh.worker.distributed import prepare_jax"
+    told = "; prepare_jax(); import jax; print(*(module for module in sys.modules if module.startswith('hostmesh')))"
+    done = subprocess.run(
+        [sys.executable, "-c", begin + told], env=clean_env(), check=True, capture_output=True, text=True
+    )
+    names = [module.replace(".", "/") for module in done.stdout.split()]
+    assert len(names) > 10
+    assert [name for name in names if not any(map(is_wanted_first, (f"{name}.py", f"{name}/__init__.py")))] == []
 
 
 def test_help_takes_less_than_a_third_of_a_second() -> None:

@@ -1,7 +1,7 @@
 """The first source a host gets: take the agent's modules, which follow on the stream, and become the agent.
 
-Packed files are a compressed text: a line that lists folders and the sizes of files, `[["hostmesh"],
-[["hostmesh/__init__.py", 5120]]]`, and then the files' contents one after the other.
+Packed files are a compressed text: a line that lists folders, the sizes of files, and how many of these are wanted
+first, `[["hostmesh"], [["hostmesh/__init__.py", 5120]], 1]`, and then the files' contents one after the other.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import sys
 import zlib
 from importlib._bootstrap_external import MAGIC_NUMBER
 from importlib.machinery import ModuleSpec
-from typing import Any, List, Mapping, Optional, Tuple
+from typing import Any, List, Mapping, NamedTuple, Optional, Tuple
 
 
 def become_agent() -> None:
@@ -82,7 +82,7 @@ class PackedModules:
     """Imports packed modules from memory: a hundred files to write and to find would be a sixth of an agent's start."""
 
     def __init__(self, packed: bytes) -> None:
-        self.files = dict(read_packed(packed)[1])
+        self.files = dict(read_packed(packed).files)
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         path = name.replace(".", "/")
@@ -105,26 +105,39 @@ class PackedModules:
         return marshal.loads(data[16:]) if data.startswith(MAGIC_NUMBER) else None
 
 
-def unpack(packed: bytes, folder: str) -> None:
-    folders, files = read_packed(packed)
+class Packed(NamedTuple):
+    """The folders, and each file's name and contents; so many of the files are wanted first."""
+
+    folders: List[str]
+    files: List[Tuple[str, bytes]]
+    first: int
+
+
+def unpack_first(packed: bytes, folder: str) -> List[Tuple[str, bytes]]:
+    """Make all folders, and write the files that are wanted first; returns the others."""
+    folders, files, first = read_packed(packed)
     os.mkdir(folder)
     for name in folders:
         os.mkdir(f"{folder}/{name}")
+    write_files(folder, files[:first])
+    return files[first:]
+
+
+def write_files(folder: str, files: List[Tuple[str, bytes]]) -> None:
     for name, data in files:
         # What was compiled for another Python is of no use here.
         if not name.endswith(".pyc") or str(sys.implementation.cache_tag) in name:
             write(f"{folder}/{name}", data)
 
 
-def read_packed(packed: bytes) -> Tuple[List[str], List[Tuple[str, bytes]]]:
-    """The folders, and each file's name and contents."""
+def read_packed(packed: bytes) -> Packed:
     listing, _, contents = zlib.decompress(packed).partition(b"\n")
-    folders, sizes = json.loads(listing)
+    folders, sizes, first = json.loads(listing)
     files, at = [], 0
     for name, size in sizes:
         files.append((name, contents[at : at + size]))
         at += size
-    return folders, files
+    return Packed(folders, files, first)
 
 
 def write(path: str, data: bytes) -> None:

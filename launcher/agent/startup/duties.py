@@ -17,13 +17,14 @@ from hostmesh.launcher.agent import process_tree
 from hostmesh.launcher.agent.processes.output import Output
 from hostmesh.launcher.agent.startup import ports
 from hostmesh.launcher.agent.startup.child_task import ChildTasks
-from hostmesh.launcher.agent.unpack import unpack
+from hostmesh.launcher.agent.unpack import unpack_first, write_files
 
 SETUP_TIMEOUT = 6 * 3600.0
 INSPECT_TIMEOUT = 90.0
 REACH_TIMEOUT = 15.0
 FIND_TIMEOUT = 60.0
 TRIAL_TIMEOUT = 15.0
+UNPACK_TIMEOUT = 60.0
 
 
 class Duties:
@@ -39,6 +40,8 @@ class Duties:
         self.folder, self.selector, self.send, self.ready = folder, selector, send, ready
         self.ports = ports.Ports()
         self.tasks = ChildTasks(selector, self._refuse)
+        # What is to be done once all of the workers' code is there; None when it is.
+        self._waiting_for_code: Optional[List[Callable[[], None]]] = None
         self.sync: Any = None  # a SyncChild while a sync is under way
         self._trial_listener: Optional[socket.socket] = None
         self._trial_ends_at = 0.0
@@ -80,10 +83,33 @@ class Duties:
     # Code and sync.
 
     def _unpack_code(self, order: wire.Code) -> None:
+        """Most of it is written by a child, while the nursery is busy with importing jax."""
+        code = os.path.join(self.folder, "code")
         try:
-            unpack(order.data, os.path.join(self.folder, "code"))
+            rest = unpack_first(order.data, code)
         except OSError as error:
             self._refuse(f"cannot write the workers' code to {self.folder}: {error.strerror}")
+            return
+        self._waiting_for_code = []
+        self.tasks.begin(
+            lambda: write_files(code, rest),
+            self._note_code,
+            UNPACK_TIMEOUT,
+            "writing the workers' code",
+            lambda problem: self._refuse(f"cannot write the workers' code to {self.folder}: {problem}"),
+        )
+
+    def _note_code(self, _: Any) -> None:
+        waiting, self._waiting_for_code = self._waiting_for_code or [], None
+        for act in waiting:
+            act()
+
+    def _with_code(self, act: Callable[[], None]) -> None:
+        """Once all of the workers' code is there."""
+        if self._waiting_for_code is None:
+            act()
+        else:
+            self._waiting_for_code.append(act)
 
     def _begin_sync(self, order: wire.Sync) -> None:
         from hostmesh.launcher.agent.sync.child import SyncChild
@@ -245,5 +271,8 @@ class Duties:
         )
 
     def _note_python(self, settings: wire.PrepareWorkers, python: str) -> None:
-        self.ready(settings, python)
-        self.send(wire.Ready(python=python))
+        if settings.preload:  # these modules may import any of the workers' code
+            self._with_code(lambda: self.ready(settings, python))
+        else:
+            self.ready(settings, python)
+        self._with_code(lambda: self.send(wire.Ready(python=python)))
