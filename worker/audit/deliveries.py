@@ -123,11 +123,18 @@ class Deliveries:
     """
 
     def __init__(
-        self, spec: Mapping[str, Any], rows: list[list[int]], data_spec: Mapping[str, Any], ledger: Ledger = LEDGER
+        self,
+        spec: Mapping[str, Any],
+        rows: list[list[int]],
+        data_spec: Mapping[str, Any],
+        data: Mapping[str, Any] | None,
+        ledger: Ledger = LEDGER,
     ) -> None:
-        """`spec` says which records a step has, `rows` which of each batch this process answers for."""
+        """`spec` says which records a step has, `rows` which of each batch this process answers for, and `data` what
+        these records are, where this process tells it."""
         self._ledger, self._number = ledger, next(ledger.numbers)
-        self._about = {"loader": self._number, "rows": rows, "spec": dict(spec)}
+        about = {} if data is None else {"data": dict(data)}
+        self._about = {"loader": self._number, "rows": rows, "spec": dict(spec), **about}
         self._data = hash_spec(data_spec)
         self._stretch = Stretch()
         self._is_introduced = self._begins_again = self._is_behind = False

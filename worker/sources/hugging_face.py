@@ -19,7 +19,7 @@ from hostmesh.worker.specs.spec import Spec, unknown
 from hostmesh.worker.streams.batches import RECORDS, UNKNOWN, Items, batches_of, combine, decide
 from hostmesh.worker.streams.passes import Pass
 from hostmesh.worker.streams.stream import Stream, StreamPart
-from hostmesh.worker.verify.content import Content, Stored
+from hostmesh.worker.verify.content import Content, Stored, fingerprint_bytes, stamp_files
 
 TABLES = ("arrow", "pandas", "polars")
 FILES = {".parquet": "parquet", ".json": "json", ".jsonl": "json", ".csv": "csv", ".arrow": "arrow"}
@@ -175,8 +175,18 @@ class TableSource(BaseSource):
     def content(self) -> Content | None:
         """Rows of numbers, not the files: those that a host has made for itself may differ where rows do not."""
         fixed = {name: column for name, column in self.columns.items() if isinstance(column, FixedColumn)}
-        stored = [Stored(name, len(self), column.row_size, self._reader(column)) for name, column in fixed.items()]
+        stored = [
+            Stored(
+                name, len(self), column.row_size, self._reader(column), records=(0, column.row_size), stamp=self._stamp
+            )
+            for name, column in fixed.items()
+        ]
         return Content(tuple(stored)) if stored else None
+
+    def _stamp(self) -> list[Any] | None:
+        """Of the files that the table is mapped from, and of the rows that are taken; a table in memory has none."""
+        found = stamp_files([file["filename"] for file in self.dataset.cache_files])
+        return found and [*found, 0 if self.indices is None else fingerprint_bytes(self.indices)]
 
     def read(self, ids: Ids) -> Block:
         check_ids(ids, len(self), self.name)
