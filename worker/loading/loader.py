@@ -263,8 +263,9 @@ class Loader:
 
     def _begin_account(self) -> Deliveries:
         rows = to_runs(self._layout.claim_rows())
-        data = describe_data(self._data, self.data_spec) if jax.process_index() == 0 else None
-        return Deliveries(self._rows.describe_steps(), rows, self.data_spec, data)
+        known = self._data
+        describe = (lambda: describe_data(known, known.spec)) if jax.process_index() == 0 else None
+        return Deliveries(self._rows.describe_steps(), rows, self.data_spec, describe)
 
     def _check_structure(self, length: int) -> None:
         """Before the rows of all processes meet in a computation, their arrays must be alike."""

@@ -14,7 +14,6 @@ from hostmesh.worker.process.coordination import exchange
 from hostmesh.worker.process.words import list_some
 from hostmesh.worker.saving.state_shape import compare
 from hostmesh.worker.streams.state import split_state
-from hostmesh.worker.verify.content import combine
 from hostmesh.worker.verify.known_data import BYTES, describe_data, find_known
 from hostmesh.worker.verify.marks import Mark, compare_mark, compare_marks, is_known
 
@@ -55,7 +54,7 @@ class TrainedData:
     def follow(self, position: Mapping[str, Any], has_changed: bool = False) -> None:
         """The steps that led to this one may have been trained on other data than those that come."""
         saved = position.get("data") or describe_data(None, position["data_spec"])
-        before = {key: saved[key] for key in ("source", "records", "content", "all") if key in saved}
+        before = {key: saved[key] for key in ("source", "records", "content", "all_bytes") if key in saved}
         self._history, self._from_step = list(position.get("data_history", [])), saved.get("from_step", 1)
         if has_changed or _differences(position["data_spec"], self._spec, CONTENT):
             self._history.append({"from_step": self._from_step, **before})
@@ -68,12 +67,10 @@ class TrainedData:
 
     def describe(self) -> dict[str, Any]:
         """For a save: what a person may want to know of the data, and what finds a change."""
+        marks = None if self._known is None else self._known.current_marks()
         data = {**describe_data(self._known, self._spec), "from_step": self._from_step}
-        if self._known is not None and self._known.marks is not None:
-            marks = self._known.current_marks()
+        if self._known is not None and marks is not None:
             data |= {"every": self._known.every, "stored": [mark.to_json() for mark in marks]}
-            if self._known.has_whole:
-                data["all"] = combine([crc for mark in marks for crc in mark.whole or ()] or [""])
         return {"data": data, "data_history": self._history}
 
     def _judge(self, where: str, step: int, position: Mapping[str, Any]) -> dict[str, str]:

@@ -186,7 +186,7 @@ class TableSource(BaseSource):
     def _stamp(self) -> list[Any] | None:
         """Of the files that the table is mapped from, and of the rows that are taken; a table in memory has none."""
         found = stamp_files([file["filename"] for file in self.dataset.cache_files])
-        return found and [*found, 0 if self.indices is None else fingerprint_bytes(self.indices)]
+        return [*found, 0 if self.indices is None else fingerprint_bytes(self.indices)] if found else None
 
     def read(self, ids: Ids) -> Block:
         check_ids(ids, len(self), self.name)

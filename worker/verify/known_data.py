@@ -11,7 +11,7 @@ import jax
 
 from hostmesh.worker.process.coordination import exchange
 from hostmesh.worker.process.progress import Progress
-from hostmesh.worker.verify.content import Content, Sections, Stored
+from hostmesh.worker.verify.content import Content, Sections, Stored, combine
 from hostmesh.worker.verify.fingerprint import SAMPLES
 from hostmesh.worker.verify.marks import Mark, digest, group_stored, join_sections, mark_content, with_whole
 from hostmesh.worker.verify.slow_reading import SlowReading
@@ -73,11 +73,13 @@ class KnownData:
         """Whether fingerprints of all bytes are known."""
         return self.marks is not None and all(mark.whole is not None for mark in self.marks)
 
-    def current_marks(self) -> list[Mark]:
+    def digest_of_whole(self) -> str:
+        marks = self.marks or []
+        return combine([crc for mark in marks for crc in mark.whole or ()] or [""])
+
+    def current_marks(self) -> list[Mark] | None:
         """With the fingerprints of all bytes, as soon as these were read."""
-        if self.marks is None:
-            return []
-        if not self.has_whole and self.reading is not None and self.reading.found is not None:
+        if self.marks and not self.has_whole and self.reading is not None and self.reading.found is not None:
             self.marks = with_whole(self.marks, self.reading.found)
         return self.marks
 
@@ -128,7 +130,9 @@ def describe_data(known: KnownData | None, spec: Mapping[str, Any]) -> dict[str,
     weights = {key.removeprefix("weight of "): value for key, value in spec.items() if key.startswith("weight of ")}
     if weights:
         order["weights"] = {_cut(name): weights[name] for name in list(weights)[:MAX_PARTS]}
+    whole = None if known is None or marks is None or not known.has_whole else known.digest_of_whole()
     found = {"source": _cut(name), "records": spec.get("records"), "content": content, "content_of": of}
+    found["all_bytes"] = whole
     return {key: value for key, value in found.items() if value is not None} | ({"order": order} if order else {})
 
 
