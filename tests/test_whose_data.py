@@ -132,9 +132,10 @@ def test_a_change_in_a_chunk_is_found_before_all_bytes_were_ever_read(
 
 
 def test_what_was_not_touched_is_not_read_again_and_what_moved_is_read_and_accepted(
-    saved: Path, large: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    saved: Path, large: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     save(saved, make_loader(f"npy:{large}"))
+    monkeypatch.setattr(known_data, "QUIET", 0.0)
     asked: list[list[int]] = []
     read_whole = known_data.KnownData.read_whole
 
@@ -149,6 +150,7 @@ def test_what_was_not_touched_is_not_read_again_and_what_moved_is_read_and_accep
     moved = make_loader(f"npy:{tmp_path / 'elsewhere' / 'moved.npy'}")
     assert resume(saved, moved) is not None
     assert asked == [[], [0]]
+    assert "reading all of moved.npy, written or replaced since step 5 was saved: " in capfd.readouterr().err
     save(saved, moved, 6)  # without reading anything once more
     assert read_position(saved, 6)["data"]["all_bytes"] == read_position(saved)["data"]["all_bytes"]
     assert read_position(saved, 6)["data_history"] == []
@@ -304,6 +306,15 @@ def test_another_map_of_the_same_file_is_told_as_that(saved: Path, large: Path) 
     assert "did a map, a filter or a decoder change?" in refusal(
         saved, make_loader(source.map(lambda block: block + 1))
     )
+
+
+def test_a_data_spec_with_more_in_it_is_that_of_its_loader(saved: Path) -> None:
+    loader, again = make_loader({"x": np.arange(100)}), make_loader({"x": np.arange(100)})
+    found = find_known({**loader.data_spec, "model": "small"})
+    assert found is not None and found.content is not None
+    del again
+    assert find_known(loader.data_spec).content is not None  # type: ignore[union-attr]
+    assert find_known({"seed": 0}) is None
 
 
 def test_where_bytes_do_not_count_only_records_are_compared(saved: Path, large: Path) -> None:

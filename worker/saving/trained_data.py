@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import jax
 
 from hostmesh.worker.errors import CheckpointError
-from hostmesh.worker.process.coordination import exchange
+from hostmesh.worker.process.coordination import exchange, share_failure
 from hostmesh.worker.process.words import list_some
 from hostmesh.worker.saving.state_shape import compare
 from hostmesh.worker.streams.state import split_state
@@ -24,6 +24,7 @@ DATA_CHANGED = (REFUSE, OK)
 LENGTH, CONTENT = ("records",), ("content", "rows", "kept", BYTES)
 # Seconds that the others wait for process 0, which may have to read some gigabytes.
 READING_TIMEOUT = 24 * 3600.0
+WHAT = "compare the data with those of a saved step"
 
 HOW_TO_ALLOW = 'go on with the data that are there now: --data-changed ok, in a script Checkpoint(…, data_changed="ok")'
 WEIGHTS_ONLY = "take its state alone: restore(like, weights_only=True)"
@@ -42,10 +43,11 @@ class TrainedData:
     def check(self, where: str, step: int, position: Mapping[str, Any]) -> None:
         """Raises on all processes if a saved step was trained on other data; says so if that is allowed."""
         answer: dict[str, str] = {}
-        if jax.process_index() == 0:
-            answer = self._judge(where, step, position)
-            self.follow(position, "warning" in answer)
-        found = exchange("compare the data with those of a saved step", answer, READING_TIMEOUT)[0]
+        with share_failure(WHAT, READING_TIMEOUT):
+            if jax.process_index() == 0:
+                answer = self._judge(where, step, position)
+                self.follow(position, "warning" in answer)
+        found = exchange(WHAT, answer)[0]
         if "problem" in found:
             raise CheckpointError(found["problem"])
         if "warning" in answer:

@@ -23,7 +23,7 @@ MAX_TEXT, MAX_PARTS = 2000, 50
 # Seconds after which reading all bytes is told.
 QUIET = 2.0
 
-_known: dict[str, KnownData] = {}  # by what `_key` gives
+_known: list[KnownData] = []  # the newest last
 MAX_KNOWN = 256
 
 
@@ -49,10 +49,8 @@ class KnownData:
         if self._content is not None:
             own = None if self.marks is None else digest(self.marks)
             self.spec[BYTES] = exchange("fingerprint the data", own)[0]
-        _known.pop(_key(self.spec), None)
-        _known[_key(self.spec)] = self
-        if len(_known) > MAX_KNOWN:
-            del _known[next(iter(_known))]
+        same = [each for each in _known if each.spec == self.spec and each.content is None]
+        _known[:] = [each for each in _known if each not in same][1 - MAX_KNOWN :] + [self]
         return self.spec
 
     def begin_reading(self) -> None:
@@ -105,11 +103,10 @@ class KnownData:
 
 
 def find_known(data_spec: Mapping[str, Any]) -> KnownData | None:
-    """That of the loader whose data_spec this is, also where somebody has added to it."""
-    if (found := _known.get(_key(data_spec))) is not None:
-        return found
-    whole = [each for each in _known.values() if each.spec and each.spec.items() <= dict(data_spec).items()]
-    return whole[-1] if whole else None
+    """That of the loader whose data_spec this is, also where somebody has added to it; the newest that is still there."""
+    given = dict(data_spec)
+    found = [each for each in reversed(_known) if each.spec and each.spec.items() <= given.items()]
+    return max(found, key=lambda each: (len(each.spec), each.content is not None), default=None)
 
 
 def describe_data(known: KnownData | None, spec: Mapping[str, Any]) -> dict[str, Any]:
@@ -138,7 +135,3 @@ def describe_data(known: KnownData | None, spec: Mapping[str, Any]) -> dict[str,
 
 def _cut(text: Any) -> Any:
     return text if not isinstance(text, str) or len(text) <= MAX_TEXT else text[:MAX_TEXT]
-
-
-def _key(spec: Mapping[str, Any]) -> str:
-    return repr(sorted((key, str(value)) for key, value in spec.items()))
