@@ -103,7 +103,7 @@ class KnownData:
 
 
 def find_known(data_spec: Mapping[str, Any]) -> KnownData | None:
-    """That of the loader whose data_spec this is, also where somebody has added to it; the newest that is still there."""
+    """Of the newest loader with this data_spec, of those that are still there; somebody may have added to it."""
     given = dict(data_spec)
     found = [each for each in reversed(_known) if each.spec and each.spec.items() <= given.items()]
     return max(found, key=lambda each: (len(each.spec), each.content is not None), default=None)
