@@ -212,6 +212,30 @@ def test_views_windows_and_packed_rows_are_known_by_what_is_behind_them(saved: P
         assert "text.bin" in refusal(saved / name, make_loader(source, batch_size=4)), name
 
 
+@pytest.mark.xdist_group("hugging face")
+def test_rows_of_a_table_are_compared_wherever_its_files_lie(saved: Path, tmp_path: Path) -> None:
+    import datasets
+
+    def write(name: str, **change: Any) -> str:
+        rows = np.random.default_rng(0).integers(0, 100, (200, 30))
+        values = {"tokens": [row[: 5 + n % 20] for n, row in enumerate(rows)], "text": [f"row {n}" for n in range(200)]}
+        for field, number in change.items():
+            values[field][number] = values[field][number - 1]
+        datasets.Dataset.from_dict({**values, "label": np.arange(200)}).save_to_disk(tmp_path / name)
+        return f"hf:{tmp_path / name}"
+
+    def load(spec: str) -> hostmesh.Loader:
+        return make_loader(spec, collate=lambda records: np.zeros(len(records)))
+
+    save(saved, load(write("first")))
+    assert resume(saved, load(write("copy"))) is not None
+    for field in ("tokens", "text"):
+        told = refusal(saved, load(write(f"other {field}", **{field: 77})))
+        assert f"changed since: {field}: " in told and "label" not in told
+    shuffled = datasets.load_from_disk(tmp_path / "first").select([*range(77), 76, *range(78, 200)])
+    assert "label: 1,600 bytes then and now, but other bytes" in refusal(saved, load(shuffled))  # type: ignore[arg-type]
+
+
 def test_what_is_allowed_is_told_and_remembered(saved: Path, capfd: pytest.CaptureFixture[str]) -> None:
     first, second, third = ({"x": np.arange(begin, begin + 100)} for begin in (0, 1, 2))
     save(saved, make_loader(first))
@@ -423,6 +447,59 @@ def test_result_has_the_data_and_what_was_used_of_them() -> None:
     before = [{"attempt": 1, "source": "npy:train.npy", "records": 50, "content": "1a2b"}]
     assert describe_data(told, audits) == {**changed, "used": used, "before": before}
     assert describe_data(read_told(()), {}) is None
+
+
+@pytest.mark.parametrize("long", [False, True])
+def test_what_is_told_of_a_mixture_fits_into_a_message(long: bool) -> None:
+    names = [f"{'part' * (500 if long else 1)} {number}" for number in range(40)]
+    parts = {name: {"x": np.arange(4)} for name in names}
+    spec = make_loader(hostmesh.mix(dict.fromkeys(names, 1.0), sources=parts)).data_spec
+    told = known_data.describe_data(find_known(spec), spec)
+    weights = told["order"]["weights"]
+    assert weights == dict.fromkeys(names[: 3 if long else 40], "1/40") and told["order"]["stop"] == "first"
+    assert len(json.dumps(told)) < 16_000 and told["source"].startswith("mix(")
+
+
+def test_of_a_stream_its_name_and_batches_are_told(saved: Path) -> None:
+    loader = make_loader(hostmesh.as_stream([{"x": n} for n in range(100)], batched=False))
+    save(saved, loader)
+    data = read_position(saved)["data"]
+    assert data == {"source": "list", "order": {"batch_size": 8, "tail": "carry", "shards": 1}, "from_step": 1}
+
+
+COMPARED = """
+import json, sys
+import jax, numpy as np, hostmesh
+from hostmesh.worker.verify import known_data, slow_reading
+
+slow_reading.MIN_PAUSE = 0.0
+hostmesh.join()
+mesh = hostmesh.make_mesh(data=-1)
+state = jax.device_put(np.float32(1), jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec()))
+loader = hostmesh.Loader(f"npy:{jax.process_index()}.npy", mesh, 8, steps=1)
+reading = loader._comparison.reading
+kept = hostmesh.Checkpoint("saved", data_spec=loader.data_spec)
+kept.restore(state)
+assert known_data.find_known(loader.data_spec).reading is reading
+for batch in loader:
+    pass
+kept.save(1, state, loader.state())
+kept.close()
+"""
+
+
+@pytest.mark.slow
+def test_where_hosts_are_compared_the_same_reading_gives_the_fingerprint(
+    launch: Launch, script: Callable[..., str], tmp_path: Path, large: Path
+) -> None:
+    for process in (0, 1):
+        shutil.copy(large, tmp_path / f"{process}.npy")
+    done = launch("--local", "2", script(COMPARED))
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = of_files([str(large)])
+    assert found is not None
+    stored = read_position(tmp_path / "saved", 1)["data"]["stored"]
+    assert stored[0]["all"].split() == found.read_all()[0]
 
 
 JOB = ("--local", "2", "--source", "npy:train", "--steps", "3000", "--batch-size", "16", "--checkpoint-dir", "saved")

@@ -53,12 +53,17 @@ class TrainedData:
         if "warning" in answer:
             print(f"checkpoint: {answer['warning']}", file=sys.stderr, flush=True)
 
-    def follow(self, position: Mapping[str, Any], has_changed: bool = False) -> None:
-        """The steps that led to this one may have been trained on other data than those that come."""
+    def follow(self, position: Mapping[str, Any], has_changed: bool | None = None) -> None:
+        """The steps that led to this one may have been trained on other data than those that come.
+
+        Where nobody has looked for changes, as for a step in memory, the data_spec tells.
+        """
         saved = position.get("data") or describe_data(None, position["data_spec"])
         before = {key: saved[key] for key in ("source", "records", "content", "all_bytes") if key in saved}
         self._history, self._from_step = list(position.get("data_history", [])), saved.get("from_step", 1)
-        if has_changed or _differences(position["data_spec"], self._spec, CONTENT):
+        if has_changed is None:
+            has_changed = _differences(position["data_spec"], self._spec, CONTENT) is not None
+        if has_changed:
             self._history.append({"from_step": self._from_step, **before})
             self._from_step = count_batches(position) + 1
 
@@ -113,7 +118,7 @@ class TrainedData:
     def _find_changes(self, step: int, position: Mapping[str, Any]) -> list[str]:
         """A sentence for each change of the content that is known."""
         stored = position.get("data", {}).get("stored")
-        marks = None if self._known is None else self._known.marks
+        marks = None if self._known is None else self._known.current_marks()
         changed: list[str] = []
         is_sure = False
         if stored is not None and marks is not None:

@@ -18,8 +18,8 @@ from hostmesh.worker.verify.slow_reading import SlowReading
 
 BYTES = "bytes"  # the key of a data_spec
 ORDER = ("seed", "shuffle", "batch_size", "tail", "stop", "shards", "sharded")
-# Texts that are told are cut to that length, and that many parts of a mixture are named.
-MAX_TEXT, MAX_PARTS = 2000, 50
+# Texts that are told are cut to that length, and of a mixture so many parts are named as their names fit in the other.
+MAX_TEXT, MAX_NAMES = 2000, 8000
 # Seconds after which reading all bytes is told.
 QUIET = 2.0
 
@@ -126,11 +126,19 @@ def describe_data(known: KnownData | None, spec: Mapping[str, Any]) -> dict[str,
     order = {key: spec[key] for key in ORDER if key in spec}
     weights = {key.removeprefix("weight of "): value for key, value in spec.items() if key.startswith("weight of ")}
     if weights:
-        order["weights"] = {_cut(name): weights[name] for name in list(weights)[:MAX_PARTS]}
+        order["weights"] = _take_some(weights)
     whole = None if known is None or marks is None or not known.has_whole else known.digest_of_whole()
     found = {"source": _cut(name), "records": spec.get("records"), "content": content, "content_of": of}
     found["all_bytes"] = whole
     return {key: value for key, value in found.items() if value is not None} | ({"order": order} if order else {})
+
+
+def _take_some(weights: Mapping[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, weight in weights.items():
+        if sum(map(len, found)) + len(name) <= MAX_NAMES:
+            found[name] = weight
+    return found
 
 
 def _cut(text: Any) -> Any:

@@ -149,10 +149,10 @@ def _no_stamp() -> None:
 
 def compare_marks(saved: Sequence[Mark], now: Sequence[Mark], every: int) -> list[str]:
     """A sentence for each array or file that is not what it was; empty where nothing that is known differs."""
-    then, there = {mark.name: mark for mark in saved}, {mark.name: mark for mark in now}
-    if then.keys() != there.keys() and len(saved) != len(now):
-        gone = [f"{name} is gone" for name in then if name not in there]
-        new = [f"{name} is new" for name in there if name not in then]
+    if len(saved) != len(now):
+        then, there = {mark.name for mark in saved}, {mark.name for mark in now}
+        gone = [f"{mark.name} is gone" for mark in saved if mark.name not in there]
+        new = [f"{mark.name} is new" for mark in now if mark.name not in then]
         return [*gone, *new] or [f"{len(saved)} arrays or files then, {len(now)} now"]
     pairs = zip(saved, now, strict=True)
     return [said for a, b in pairs if (said := compare_mark(a, b, every)) is not None]
