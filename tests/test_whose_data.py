@@ -24,7 +24,7 @@ from hostmesh.launcher.audit.data import describe_data
 from hostmesh.launcher.audit.told import read_told
 from hostmesh.worker.audit.recount import recount
 from hostmesh.worker.errors import CheckpointError
-from hostmesh.worker.saving.trained_data import OTHER_LENGTH
+from hostmesh.worker.saving.trained_data import OTHER_LENGTH, TrainedData
 from hostmesh.worker.verify import known_data, marks
 from hostmesh.worker.verify.content import Content, Stored, of_arrays, of_files
 from hostmesh.worker.verify.known_data import find_known
@@ -263,6 +263,17 @@ def test_one_flipped_byte_that_is_allowed_is_remembered(saved: Path, large: Path
     assert before["data"]["content"] == after["data"]["content"]
     assert after["data_history"][0]["all_bytes"] == before["data"]["all_bytes"] != after["data"]["all_bytes"]
     assert resume(saved, make_loader(f"npy:{large}")) is not None
+
+
+def test_a_step_in_memory_keeps_the_history_of_the_one_on_disk(saved: Path) -> None:
+    first, second = make_loader({"x": np.arange(100)}), make_loader({"x": np.arange(1, 101)})
+    save(saved, first)
+    for loader, steps in ((first, []), (second, [1])):
+        found = TrainedData(loader.data_spec, "ok")
+        found.follow(read_position(saved))
+        described = found.describe()
+        assert [each["from_step"] for each in described["data_history"]] == steps
+        assert described["data"]["from_step"] == (6 if steps else 1)
 
 
 def test_data_changed_wants_one_of_two_words(saved: Path) -> None:
@@ -531,7 +542,9 @@ def test_the_job_is_interrupted_refuses_other_data_and_goes_on_when_allowed(
     run = start(*JOB, *steps, "--data-changed", "ok")
     assert run.wait(HANGS) == 0, run.stderr
     assert f"allowed, from step {step + 1} on" in run.stderr
-    assert run.result["data"]["used"]["steps"] == 5 and run.result["data"]["content"] != data["content"]
+    now = run.result["data"]
+    assert now["used"]["steps"] == 5 and now["content"] != data["content"]
+    assert [(each["from_step"], each["content"]) for each in now["data_history"]] == [(1, data["content"])]
 
     command = [sys.executable, "-X", "importtime", "-m", "hostmesh", "checkpoint", "saved"]
     shown = subprocess.run(command, cwd=tmp_path, env=clean_env(), capture_output=True, text=True, check=True)

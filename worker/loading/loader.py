@@ -39,7 +39,7 @@ from hostmesh.worker.streams.state import LoaderState
 from hostmesh.worker.streams.stream import Stream
 from hostmesh.worker.streams.stream_rows import StreamRows
 from hostmesh.worker.verify.comparison import Comparison
-from hostmesh.worker.verify.known_data import KnownData, describe_data
+from hostmesh.worker.verify.known_data import KnownData
 
 
 class Loader:
@@ -263,9 +263,8 @@ class Loader:
 
     def _begin_account(self) -> Deliveries:
         rows = to_runs(self._layout.claim_rows())
-        known = self._data
-        describe = (lambda: describe_data(known, known.spec)) if jax.process_index() == 0 else None
-        return Deliveries(self._rows.describe_steps(), rows, self.data_spec, describe)
+        describe_data = self._data.tell if jax.process_index() == 0 else None
+        return Deliveries(self._rows.describe_steps(), rows, self.data_spec, describe_data)
 
     def _check_structure(self, length: int) -> None:
         """Before the rows of all processes meet in a computation, their arrays must be alike."""

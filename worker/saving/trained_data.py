@@ -66,6 +66,8 @@ class TrainedData:
         if has_changed:
             self._history.append({"from_step": self._from_step, **before})
             self._from_step = count_batches(position) + 1
+        if self._known is not None:
+            self._known.history = self._history
 
     def begin_reading(self) -> None:
         """All bytes are read beside training, where nobody knows them yet."""

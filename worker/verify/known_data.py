@@ -20,6 +20,7 @@ BYTES = "bytes"  # the key of a data_spec
 ORDER = ("seed", "shuffle", "batch_size", "tail", "stop", "shards", "sharded")
 # Texts that are told are cut to that length, and of a mixture so many parts are named as their names fit in the other.
 MAX_TEXT, MAX_NAMES = 2000, 8000
+MAX_HISTORY = 20
 # Seconds after which reading all bytes is told.
 QUIET = 2.0
 
@@ -42,6 +43,13 @@ class KnownData:
         self.every = 1 if content is None else content.every
         self.reading: SlowReading | None = None
         self.spec: dict[str, Any] = {}
+        # Other data that the restored step was trained on before; see TrainedData.
+        self.history: list[dict[str, Any]] = []
+
+    def tell(self) -> dict[str, Any]:
+        """For the launcher."""
+        history = {"data_history": self.history[-MAX_HISTORY:]} if self.history else {}
+        return {**describe_data(self, self.spec), **history}
 
     def complete(self, spec: Mapping[str, Any]) -> dict[str, Any]:
         """The loader's data_spec with a fingerprint of the bytes: that of process 0, on all of them."""
