@@ -24,7 +24,8 @@ from hostmesh.launcher.audit.data import describe_data
 from hostmesh.launcher.audit.told import read_told
 from hostmesh.worker.audit.recount import recount
 from hostmesh.worker.errors import CheckpointError
-from hostmesh.worker.saving.trained_data import OTHER_LENGTH, TrainedData
+from hostmesh.worker.saving.snapshots import Restored
+from hostmesh.worker.saving.trained_data import OTHER_LENGTH
 from hostmesh.worker.verify import known_data, marks
 from hostmesh.worker.verify.content import Content, Stored, of_arrays, of_files
 from hostmesh.worker.verify.known_data import find_known
@@ -265,15 +266,31 @@ def test_one_flipped_byte_that_is_allowed_is_remembered(saved: Path, large: Path
     assert resume(saved, make_loader(f"npy:{large}")) is not None
 
 
-def test_a_step_in_memory_keeps_the_history_of_the_one_on_disk(saved: Path) -> None:
+def test_a_state_in_memory_is_held_against_the_data_of_the_newest_save(
+    saved: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first, second = make_loader({"x": np.arange(100)}), make_loader({"x": np.arange(1, 101)})
     save(saved, first)
-    for loader, steps in ((first, []), (second, [1])):
-        found = TrainedData(loader.data_spec, "ok")
-        found.follow(read_position(saved))
-        described = found.describe()
-        assert [each["from_step"] for each in described["data_history"]] == steps
-        assert described["data"]["from_step"] == (6 if steps else 1)
+
+    def go_on(loader: hostmesh.Loader, step: int, **options: Any) -> dict[str, Any]:
+        """From a state in memory."""
+        kept = hostmesh.Checkpoint(saved, data_spec=loader.data_spec, memory_every=1, **options)
+        assert kept._snapshots is not None
+        monkeypatch.setattr(kept._snapshots, "restore", lambda like, saved_step: Restored(7, like, 7))
+        try:
+            kept.restore(make_state())
+            kept.save(step, make_state(), step)
+            kept.wait()
+            return read_position(saved, step)
+        finally:
+            kept.close()
+
+    with pytest.raises(CheckpointError, match="step 5 in .* was trained on data that have changed since: x: 800 bytes"):
+        go_on(second, 8)
+    assert [each["from_step"] for each in go_on(second, 8, data_changed="ok")["data_history"]] == [1]
+    assert [each["from_step"] for each in go_on(second, 9)["data_history"]] == [1]
+    (saved / "9" / "position" / "metadata").write_text("damaged")
+    assert go_on(second, 10)["data_history"] == []
 
 
 def test_data_changed_wants_one_of_two_words(saved: Path) -> None:

@@ -113,7 +113,7 @@ class Checkpoint:
         if snapshots is not None and (found := snapshots.restore(abstract(like), step)) is not None:
             self._note_restored(found.step, found.loader_state, "memory")
             if step is not None:
-                self._trained_data.follow(self._read_position(step))
+                self._check_data_on_disk(step)
             return found.state, found.loader_state
         if step is None:
             return None
@@ -212,6 +212,14 @@ class Checkpoint:
         state = self._read(orbax, step, state=restore_part([wanted]))["state"][0]
         orbax.close()
         return state
+
+    def _check_data_on_disk(self, step: int) -> None:
+        """A state in memory was trained on the data of the newest save too. It does not need that save to be whole."""
+        try:
+            position = self._read_position(step)
+        except CheckpointError:
+            position = None
+        self._trained_data.check(f"step {step} in {self.folder}", step, position)
 
     def _read_position(self, step: int) -> dict[str, Any]:
         from orbax.checkpoint import args

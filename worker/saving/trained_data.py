@@ -40,29 +40,27 @@ class TrainedData:
         self._from_step = 1
         self._history: list[dict[str, Any]] = []
 
-    def check(self, where: str, step: int, position: Mapping[str, Any]) -> None:
-        """Raises on all processes if a saved step was trained on other data; says so if that is allowed."""
+    def check(self, where: str, step: int, position: Mapping[str, Any] | None) -> None:
+        """Raises on all processes if a saved step was trained on other data; says so if that is allowed.
+
+        `position` is what was saved with the step, None where that cannot be read.
+        """
         answer: dict[str, str] = {}
         with share_failure(WHAT, READING_TIMEOUT):
-            if jax.process_index() == 0:
+            if jax.process_index() == 0 and position is not None:
                 answer = self._judge(where, step, position)
-                self.follow(position, "warning" in answer)
+                self._follow(position, "warning" in answer)
         found = exchange(WHAT, answer)[0]
         if "problem" in found:
             raise CheckpointError(found["problem"])
         if "warning" in answer:
             print(f"checkpoint: {answer['warning']}", file=sys.stderr, flush=True)
 
-    def follow(self, position: Mapping[str, Any], has_changed: bool | None = None) -> None:
-        """The steps that led to this one may have been trained on other data than those that come.
-
-        Where nobody has looked for changes, as for a step in memory, the data_spec tells.
-        """
+    def _follow(self, position: Mapping[str, Any], has_changed: bool) -> None:
+        """The steps that led to this one may have been trained on other data than those that come."""
         saved = position.get("data") or describe_data(None, position["data_spec"])
         before = {key: saved[key] for key in ("source", "records", "content", "all_bytes") if key in saved}
         self._history, self._from_step = list(position.get("data_history", [])), saved.get("from_step", 1)
-        if has_changed is None:
-            has_changed = _differences(position["data_spec"], self._spec, CONTENT) is not None
         if has_changed:
             self._history.append({"from_step": self._from_step, **before})
             self._from_step = count_batches(position) + 1
