@@ -428,6 +428,23 @@ def test_of_very_many_files_neighbours_are_noted_as_one(monkeypatch: pytest.Monk
     assert marks.digest(first) != marks.digest(second)
 
 
+def test_of_more_files_than_chunks_some_are_not_read_at_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(marks, "MAX_CHUNKS", 4)
+    asked: list[int] = []
+
+    def store(number: int) -> Stored:
+        def read(start: int, stop: int) -> bytes:
+            asked.append(number)
+            return bytes(stop - start)
+
+        return Stored(f"{number}.bin", 1000, 1, read)
+
+    content = Content(tuple(store(number) for number in range(8)))
+    first = marks.mark_content(content, None)
+    assert sorted(set(asked)) == [0, 2, 4, 6] and len(first) == 8
+    assert marks.compare_marks(first, marks.with_whole(first, content.read_all()), 1) == []
+
+
 def test_files_that_came_or_went_are_named(tmp_path: Path) -> None:
     for name in "abc":
         (tmp_path / name).write_bytes(b"0" * 100)

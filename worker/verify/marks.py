@@ -57,15 +57,17 @@ def mark_content(content: Content, sections: Sections | None) -> list[Mark]:
         return _group([_mark(one, None, crcs) for one, crcs in zip(content.stored, sections, strict=True)])
     in_memory = sum(one.size for one in content.stored if one.in_memory)
     chunks = max(1, min(CHUNKS, MAX_CHUNKS // len(content.stored)))
-    every = -(-len(content.stored) // MAX_CHUNKS)  # of very many files every second, third, … is read
+    every_file = -(-len(content.stored) // MAX_CHUNKS)  # of very many every second, third, … is read
 
     def read(number: int) -> Mark:
         one = content.stored[number]
+        if number % every_file and not one.in_memory:
+            return _mark(one, [], None)
         starts, rows = place_chunks(one, chunks)
-        if (one.in_memory and in_memory <= MAX_AT_ONCE) or len(starts) * rows >= one.rows:
-            return _mark(one, None, one.sections(content.max_sections, content.every))
-        found = [f"{fingerprint_bytes(one.read(start, start + rows)):08x}" for start in starts]
-        return _mark(one, found if number % every == 0 else [], None)
+        is_small = (one.in_memory and in_memory <= MAX_AT_ONCE) or len(starts) * rows >= one.rows
+        if is_small and content.every == 1:
+            return _mark(one, None, one.sections(content.max_sections, 1))
+        return _mark(one, [f"{fingerprint_bytes(one.read(start, start + rows)):08x}" for start in starts], None)
 
     numbers = range(len(content.stored))
     if all(one.file for one in content.stored) and len(numbers) > 1:
