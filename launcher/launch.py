@@ -139,17 +139,22 @@ def tell_others(target: str, run: Run, records: Records) -> None:
 
 def audit_run(run: Run, note: Callable[[str], None]) -> dict[str, Any]:
     """For result.json. The verdict stays as it is, whatever is found."""
-    from hostmesh.launcher.audit.audit import audit_events
+    from hostmesh.launcher.audit.audit import audit_loaders, merge_audits
+    from hostmesh.launcher.audit.data import describe_data
     from hostmesh.launcher.audit.line import tell_audit
+    from hostmesh.launcher.audit.told import read_told
 
     try:
         with run.events.open("rb") as lines:
-            audit = audit_events(lines)
+            told = read_told(lines)
     except OSError:
         return {}  # that the events cannot be written was told
+    audits = audit_loaders(told)
+    audit, data = merge_audits(told, audits), describe_data(told, audits)
     if (line := tell_audit(audit)) is not None:
         note(line)
-    return {} if audit is None else {"audit": audit}
+    found = {"data": data, "audit": audit}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def read_checked_code(plan: Plan, runs: Path) -> Tree | None:

@@ -309,7 +309,8 @@ assert "jax" not in sys.modules
     done = subprocess.run([sys.executable, "-c", program], env=clean_env(), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "look SPEC" in done.stdout and "launch --help" in done.stdout and "examples:" in done.stdout
-    assert done.stderr == "hostmesh: unknown command watch, wanted look; the launcher is launch, not this\n"
+    wanted = "wanted look or checkpoint; the launcher is launch, not this"
+    assert done.stderr == f"hostmesh: unknown command watch, {wanted}\n"
 
 
 def test_the_widest_columns_give_way() -> None:

@@ -12,6 +12,7 @@ import jax
 from hostmesh.worker.audit.deliveries import LEDGER
 from hostmesh.worker.distributed import require_joined
 from hostmesh.worker.errors import CheckpointError
+from hostmesh.worker.loading.choices import require_choice
 from hostmesh.worker.process.coordination import JSON, exchange, require_same
 from hostmesh.worker.process.facts import send_fact
 from hostmesh.worker.recording.recorder import phase
@@ -19,6 +20,7 @@ from hostmesh.worker.saving.folder import CheckpointFolder
 from hostmesh.worker.saving.orbax_setup import open_orbax, restore_part
 from hostmesh.worker.saving.snapshots import Snapshots
 from hostmesh.worker.saving.state_shape import abstract, compare, compare_part, describe, require_global
+from hostmesh.worker.saving.trained_data import DATA_CHANGED, REFUSE, TrainedData
 from hostmesh.worker.streams.state import LoaderState, merge_states, split_state
 
 PyTree: TypeAlias = Any
@@ -36,6 +38,9 @@ class Checkpoint:
     With `read_only` nothing is owned, written or removed: to evaluate what another run saves. After an exception call
     neither `wait` nor `close`: they wait for processes that may be gone.
 
+    `data_changed="ok"` goes on although the content of the data has changed since the step was saved: it is told, and
+    saved with the steps that follow.
+
     With `memory_every` each such step that is given to `snapshot` is kept in the hosts' memory until the run ends, in
     two copies at most: the run's next attempt goes on from there. It has no effect without `launch`.
     """
@@ -48,18 +53,26 @@ class Checkpoint:
         keep: int = 3,
         read_only: bool = False,
         memory_every: int = 0,
+        data_changed: str = REFUSE,
     ) -> None:
         require_joined("open the checkpoint")
+        require_choice("data_changed", data_changed, DATA_CHANGED)
         if keep < 1:
             raise ValueError(f"keep wants at least 1 step, found {keep}")
         if memory_every < 0:
             raise ValueError(f"memory_every wants a number of steps, or 0 for no snapshots; found {memory_every}")
         self.keep = keep
         self.data_spec: dict[str, Any] = json.loads(json.dumps(dict(data_spec)))
-        options = {"keep": keep, "read_only": read_only, "memory_every": memory_every}
+        options: dict[str, JSON] = {
+            "keep": keep,
+            "read_only": read_only,
+            "memory_every": memory_every,
+            "data_changed": data_changed,
+        }
         require_same(
             "open the checkpoint", {**options, **{f"data_spec.{key}": self.data_spec[key] for key in self.data_spec}}
         )
+        self._trained_data = TrainedData(self.data_spec, data_changed)
         self._folder = CheckpointFolder(folder, read_only)
         self.folder = self._folder.path
         self._orbax = self._open_orbax()
@@ -84,7 +97,10 @@ class Checkpoint:
         Then `like` may also leave out parts of what was saved, such as the optimizer's.
         """
         with phase("restoring"):
-            return self._restore(like, weights_only)
+            found = self._restore(like, weights_only)
+        if not self._folder.read_only and not weights_only:
+            self._trained_data.begin_reading()
+        return found
 
     def _restore(self, like: PyTree, weights_only: bool) -> Any:
         from orbax.checkpoint import args
@@ -96,11 +112,13 @@ class Checkpoint:
         snapshots = None if weights_only else self._snapshots
         if snapshots is not None and (found := snapshots.restore(abstract(like), step)) is not None:
             self._note_restored(found.step, found.loader_state, "memory")
+            if step is not None:
+                self._check_data_on_disk(step)
             return found.state, found.loader_state
         if step is None:
             return None
         wanted = abstract(like)
-        position = self._read(self._orbax, step, position=args.JsonRestore())["position"]
+        position = self._read_position(step)
         self._check(step, position, like, weights_only)
         if weights_only:
             return self._read_part(step, wanted)
@@ -143,6 +161,7 @@ class Checkpoint:
         if self._is_saved(step):
             return
         require_global(state)
+        self._trained_data.begin_reading()
         LEDGER.tell_saved()
         everyone = exchange("save a step", [self._folder.why_not_owned(), LEDGER.words()], TIMEOUT)
         if reason := everyone[0][0]:
@@ -151,6 +170,7 @@ class Checkpoint:
             "version": VERSION,
             "loader_state": merge_states(loader_state),
             "data_spec": self.data_spec,
+            **self._trained_data.describe(),
             "state": describe(state),
             "delivered": LEDGER.describe_saved([words for _, words in everyone]),
         }
@@ -193,6 +213,20 @@ class Checkpoint:
         orbax.close()
         return state
 
+    def _check_data_on_disk(self, step: int) -> None:
+        """A state in memory was trained on the data of the newest save too. It does not need that save to be whole."""
+        try:
+            position = self._read_position(step)
+        except CheckpointError:
+            position = None
+        self._trained_data.check(f"step {step} in {self.folder}", step, position)
+
+    def _read_position(self, step: int) -> dict[str, Any]:
+        from orbax.checkpoint import args
+
+        position: dict[str, Any] = self._read(self._orbax, step, position=args.JsonRestore())["position"]
+        return position
+
     def _read(self, orbax: Any, step: int, **items: Any) -> Any:
         from orbax.checkpoint import args
 
@@ -209,11 +243,8 @@ class Checkpoint:
         where = f"step {step} in {self.folder}"
         if position["version"] != VERSION:
             raise CheckpointError(f"{where} has format {position['version']}, wanted {VERSION}; use another folder")
-        if not weights_only and (differences := compare(position["data_spec"], self.data_spec)):
-            raise CheckpointError(
-                f"{where} was saved with other data: {differences}; use the old values, or another folder "
-                "(--checkpoint-dir), or take its state alone: restore(like, weights_only=True)"
-            )
+        if not weights_only:
+            self._trained_data.check(where, step, position)
         found, wanted = position["state"], describe(like)
         if differences := compare_part(found, wanted) if weights_only else compare(found, wanted):
             raise CheckpointError(f"{where} holds another state: {differences}; use another folder (--checkpoint-dir)")

@@ -19,8 +19,19 @@ def audit_events(
 ) -> dict[str, Any] | None:
     """For result.json; None for a run in which no loader of ours delivered a step."""
     told = read_told(lines)
-    audits = [audit_loader(told, loader, recount) for loader in told.loaders()]
-    found = [each for each in audits if each is not None]
+    return merge_audits(told, audit_loaders(told, recount))
+
+
+def audit_loaders(
+    told: Told, recount: Callable[[dict[str, Any]], dict[str, Any] | str] = ask_recount
+) -> dict[int, dict[str, Any]]:
+    """By the number of the loader."""
+    audits = {loader: audit_loader(told, loader, recount) for loader in told.loaders()}
+    return {loader: audit for loader, audit in audits.items() if audit is not None}
+
+
+def merge_audits(told: Told, audits: dict[int, dict[str, Any]]) -> dict[str, Any] | None:
+    found = list(audits.values())
     if not found:
         return None
     first, attempts = found[0], len(told.attempts)

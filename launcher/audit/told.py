@@ -62,10 +62,14 @@ class Stretch:
 
 @dataclass
 class Account:
-    """What one process said of one loader in one attempt; `rows` are those of each batch that it answers for."""
+    """What one process said of one loader in one attempt; `rows` are those of each batch that it answers for.
+
+    `data` says what the source is, where the process told it.
+    """
 
     spec: dict[str, Any]
     rows: list[tuple[int, int]]
+    data: dict[str, Any] | None = None
     is_kept: bool = False
     stretches: dict[int, Stretch] = field(default_factory=dict)
 
@@ -146,7 +150,9 @@ def _note_loading(attempt: Attempt, process_id: int, detail: dict[str, Any]) -> 
         case {"loader": int(loader), "spec": {"batch_size": int()} as spec, "rows": list(rows)}:
             runs = [(run[0], run[1]) for run in rows if _is_run(run)]
             if len(runs) == len(rows):
-                attempt.loaders.setdefault(loader, {})[process_id] = Account(spec, runs)
+                data = detail.get("data")
+                account = Account(spec, runs, data if isinstance(data, dict) else None)
+                attempt.loaders.setdefault(loader, {})[process_id] = account
 
 
 def _note_delivered(attempt: Attempt, process_id: int, detail: dict[str, Any]) -> None:

@@ -7,7 +7,7 @@ import json
 import os
 import time
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, Final
@@ -123,11 +123,18 @@ class Deliveries:
     """
 
     def __init__(
-        self, spec: Mapping[str, Any], rows: list[list[int]], data_spec: Mapping[str, Any], ledger: Ledger = LEDGER
+        self,
+        spec: Mapping[str, Any],
+        rows: list[list[int]],
+        data_spec: Mapping[str, Any],
+        describe_data: Callable[[], Mapping[str, Any]] | None,
+        ledger: Ledger = LEDGER,
     ) -> None:
-        """`spec` says which records a step has, `rows` which of each batch this process answers for."""
+        """`spec` says which records a step has, `rows` which of each batch this process answers for; `describe_data`
+        gives what the source is, where this process is to tell that."""
         self._ledger, self._number = ledger, next(ledger.numbers)
         self._about = {"loader": self._number, "rows": rows, "spec": dict(spec)}
+        self._describe_data = describe_data
         self._data = hash_spec(data_spec)
         self._stretch = Stretch()
         self._is_introduced = self._begins_again = self._is_behind = False
@@ -187,13 +194,17 @@ class Deliveries:
     def describe(self) -> dict[str, Any]:
         return {"loader": self._number, **self._stretch.describe(), "kept": self._number in self._ledger.kept}
 
+    def _introduction(self) -> dict[str, Any]:
+        data = {} if self._describe_data is None else {"data": self._describe_data()}
+        return {**self._about, **data}
+
     def _tell(self, wait: bool, **more: Any) -> bool:
         """Whether nothing is left to tell."""
         is_followed = self._number in self._ledger.kept or self._number == self._ledger.first
         if is_followed and 0 <= self._stretch.number < MAX_STRETCHES:
             # An agent that did not take it within a second is not waited for again at every step.
             wait = wait and not self._is_behind
-            self._is_introduced = self._is_introduced or offer("loading", wait, self._about)
+            self._is_introduced = self._is_introduced or offer("loading", wait, self._introduction())
             if not (self._is_introduced and offer("delivered", wait, {**self.describe(), **more})):
                 self._is_behind = self._is_behind or wait
                 return False

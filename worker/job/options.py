@@ -8,6 +8,7 @@ from hostmesh.worker.loading.choices import STRATEGIES, TAILS
 
 SOURCE = "digits:train"
 NAN = ("stop", "warn", "ignore")
+DATA_CHANGED = ("refuse", "ok")
 
 
 class JobOption(NamedTuple):
@@ -42,6 +43,13 @@ _OPTIONS = (
     JobOption("--seed", "N", "of the order of the records and of the first parameters", int, 0),
     JobOption("--checkpoint-dir", "DIR", "where to save, and to go on from; every host must see it"),
     JobOption("--checkpoint-every", "N", "steps between two saves", int, 100),
+    JobOption(
+        "--data-changed",
+        "HOW",
+        "what to do about data that have changed since the saved step",
+        default="refuse",
+        choices=DATA_CHANGED,
+    ),
     JobOption("--memory-every", "N", "steps between two snapshots in memory, for --restarts; 0 takes none", int, 0),
     JobOption("--eval-every", "N", "steps between two evaluations; 0 evaluates at the end only", int, 0),
     JobOption("--tail", "HOW", "what becomes of the last rows of an epoch", default="carry", choices=TAILS),

@@ -31,6 +31,7 @@ class Settings:
     seed: int
     checkpoint_dir: str | None
     checkpoint_every: int
+    data_changed: str
     memory_every: int
     eval_every: int
     tail: str

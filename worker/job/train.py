@@ -91,8 +91,9 @@ class Job:
         if self.settings.checkpoint_dir is None:
             return None
         handle_preemption()
-        every = self.settings.memory_every
-        return Checkpoint(self.settings.checkpoint_dir, data_spec=self.loader.data_spec, memory_every=every)
+        settings = self.settings
+        options: dict[str, Any] = {"memory_every": settings.memory_every, "data_changed": settings.data_changed}
+        return Checkpoint(self.settings.checkpoint_dir, data_spec=self.loader.data_spec, **options)
 
     def _resume(self) -> int | None:
         found = self.checkpoint.restore(self.state) if self.checkpoint is not None else None

@@ -41,6 +41,7 @@ from hostmesh.worker.streams.state import LoaderState
 from hostmesh.worker.streams.stream import Stream
 from hostmesh.worker.streams.stream_rows import StreamRows
 from hostmesh.worker.verify.comparison import Comparison
+from hostmesh.worker.verify.known_data import KnownData
 
 _numbers = count()  # of loaders; the same on processes that do the same
 
@@ -140,13 +141,16 @@ class Loader:
             self._layout = Layout(shardings, batch_size, loading, tail == "pad", ahead, added, self._spread.allocate)
             self.data_spec = self._rows.describe()
             content = self._rows.find_content(self.data_spec) if verify else None
-            self._comparison = Comparison(self.source.name, content)
+            self._data = KnownData(self.source.name, content)
+            self._comparison = Comparison(self.source.name, content, self._data.sections)
         cut = [describe_sharding(sharding) for sharding in all_shardings]
         options = {"sharding": cut, "loading": loading, "epochs": epochs, "steps": steps}
         if self._padding is not None:
             options |= self._padding.describe()
         require_same("make a loader", {**self.data_spec, **options, **self._comparison.at_once})
+        self.data_spec = self._data.complete(self.data_spec)
         self._comparison.begin()
+        self._content, self._data.reading = content, self._comparison.reading
         self._used = NOTHING  # of the batch that was taken last
         number = next(_numbers)
         self._guard = None
@@ -275,7 +279,8 @@ class Loader:
 
     def _begin_account(self) -> Deliveries:
         rows = to_runs(self._layout.claim_rows())
-        return Deliveries(self._rows.describe_steps(), rows, self.data_spec)
+        describe_data = self._data.tell if jax.process_index() == 0 else None
+        return Deliveries(self._rows.describe_steps(), rows, self.data_spec, describe_data)
 
     def _check_structure(self, length: int) -> None:
         """Before the rows of all processes meet in a computation, their arrays must be alike."""

@@ -12,10 +12,10 @@ EVERY = 10.0
 class Progress:
     """`skipping to batch 20,000 of numbers: 12% after 5 s, about 40 s left`, by process 0."""
 
-    def __init__(self, total: int, what: str) -> None:
+    def __init__(self, total: int, what: str, quiet: float | None = None) -> None:
         self._total, self._what = total, what
         self._began = time.monotonic()
-        self._tell_at = self._began + QUIET
+        self._tell_at = self._began + (QUIET if quiet is None else quiet)
 
     def reached(self, done: int) -> None:
         now = time.monotonic()

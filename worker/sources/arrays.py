@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -54,12 +55,27 @@ def open_npz(path: str) -> BlockSource:
 def open_npy(path: str) -> BlockSource:
     """One file, or a folder of them as a dict; only the rows that are read are loaded."""
     if not Path(path).is_dir():
-        return array_source(_map_file(path), f"npy:{path}", of_files([path]))
+        array = _map_file(path)
+        return array_source(array, f"npy:{path}", _with_records(of_files([path]), [array]))
     files = sorted(Path(path).glob("*.npy"))
     if not files:
         raise DataError(f"{path} holds no .npy file; wanted one NAME.npy for each field")
-    content = of_files(list(map(str, files)))
-    return array_source({file.stem: _map_file(str(file)) for file in files}, f"npy:{path}", content)
+    arrays = {file.stem: _map_file(str(file)) for file in files}
+    content = _with_records(of_files(list(map(str, files))), list(arrays.values()))
+    return array_source(arrays, f"npy:{path}", content)
+
+
+def _with_records(content: Content | None, arrays: Sequence[NDArray[Any]]) -> Content | None:
+    """Where in each file a record lies: a change is told with the records that it is in."""
+    if content is None:
+        return None
+    stored = [
+        replace(one, records=(getattr(array, "offset", 0), array[:1].nbytes))
+        if array.flags.c_contiguous and array[:1].nbytes
+        else one
+        for one, array in zip(content.stored, arrays, strict=True)
+    ]
+    return Content(tuple(stored))
 
 
 def _map_file(path: str) -> NDArray[Any]:

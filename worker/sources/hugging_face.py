@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from hostmesh.worker.errors import DataError
 from hostmesh.worker.loading.rows import Block, Ids, Record, check_ids, stack_records, take_rows
+from hostmesh.worker.sources.arrow_bytes import store_column
 from hostmesh.worker.sources.arrow_columns import FixedColumn, ListColumn, make_column
 from hostmesh.worker.sources.base import BaseSource, RecordSource, Source
 from hostmesh.worker.specs.packages import load
@@ -19,7 +20,7 @@ from hostmesh.worker.specs.spec import Spec, unknown
 from hostmesh.worker.streams.batches import RECORDS, UNKNOWN, Items, batches_of, combine, decide
 from hostmesh.worker.streams.passes import Pass
 from hostmesh.worker.streams.stream import Stream, StreamPart
-from hostmesh.worker.verify.content import Content, Stored
+from hostmesh.worker.verify.content import Content, fingerprint_bytes, stamp_files
 
 TABLES = ("arrow", "pandas", "polars")
 FILES = {".parquet": "parquet", ".json": "json", ".jsonl": "json", ".csv": "csv", ".arrow": "arrow"}
@@ -173,10 +174,15 @@ class TableSource(BaseSource):
 
     @property
     def content(self) -> Content | None:
-        """Rows of numbers, not the files: those that a host has made for itself may differ where rows do not."""
-        fixed = {name: column for name, column in self.columns.items() if isinstance(column, FixedColumn)}
-        stored = [Stored(name, len(self), column.row_size, self._reader(column)) for name, column in fixed.items()]
-        return Content(tuple(stored)) if stored else None
+        """Rows, not the files: those that a host has made for itself may differ where rows do not."""
+        found = [store_column(name, column, self.dataset, self._rows) for name, column in self.columns.items()]
+        stored = tuple(replace(one, stamp=self._stamp) for one in found if one is not None)
+        return Content(stored) if stored else None
+
+    def _stamp(self) -> list[Any] | None:
+        """Of the files that the table is mapped from, and of the rows that are taken; a table in memory has none."""
+        found = stamp_files([file["filename"] for file in self.dataset.cache_files])
+        return [*found, 0 if self.indices is None else fingerprint_bytes(self.indices)] if found else None
 
     def read(self, ids: Ids) -> Block:
         check_ids(ids, len(self), self.name)
@@ -222,9 +228,6 @@ class TableSource(BaseSource):
     def _ask_dataset(self, names: list[str], ids: Ids) -> dict[str, Any]:
         found: dict[str, Any] = self.dataset.select_columns(names)[ids.tolist()]
         return found
-
-    def _reader(self, column: FixedColumn) -> Callable[[int, int], Any]:
-        return lambda start, stop: column.read(self._rows(np.arange(start, stop)))
 
     def _rows(self, ids: Ids) -> Ids:
         return ids if self.indices is None else self.indices[ids]

@@ -1,1 +1,1 @@
-"""Do all processes see the same data?"""
+"""Which data is it, and do all processes see the same?"""

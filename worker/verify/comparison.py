@@ -5,8 +5,6 @@ from __future__ import annotations
 import atexit
 import json
 import threading
-import time
-import zlib
 from collections import defaultdict
 from contextlib import suppress
 from typing import Any
@@ -17,13 +15,9 @@ from hostmesh.worker.errors import DisagreementError
 from hostmesh.worker.process.coordination import exchange, name_processes, open_rendezvous
 from hostmesh.worker.process.machine import host_name
 from hostmesh.worker.process.words import list_some
-from hostmesh.worker.verify.content import Content
+from hostmesh.worker.verify.content import Content, Sections, combine
+from hostmesh.worker.verify.slow_reading import MAX_PAUSE, SlowReading, Stopped
 
-# The share of time in which the thread works, and its pauses after each megabyte: it reads at most 64 MB/s and takes at
-# most a twentieth of a core. Its priority is not lowered: a thread of low priority that is not scheduled while it holds
-# the interpreter's lock would stop all others.
-SHARE = 0.05
-MIN_PAUSE, MAX_PAUSE = 1 / 64, 1.0
 POLL_EVERY, POLL_WHEN_HURRIED = 1.0, 0.05
 # How long the end of the data waits for what is still to be compared.
 TIMEOUT_AT_END = 10.0
@@ -33,13 +27,15 @@ MAX_NAMED = 64
 class Comparison:
     """All processes make and begin it together. `check` raises on each of them once their data are known to differ."""
 
-    def __init__(self, name: str, content: Content | None) -> None:
-        """`at_once` has fingerprints of what is quick to read; the caller compares it between processes."""
+    def __init__(self, name: str, content: Content | None, sections: Sections | None) -> None:
+        """`sections` are of all bytes, of what is quick to read; `at_once` has them for the caller, who compares them
+        between processes."""
         self._name, self._content = name, content if jax.process_count() > 1 else None
         self._reading: _Reading | None = None
         self.at_once: dict[str, str] = {}
-        if self._content is not None and self._content.is_quick:
-            self.at_once = {f"all of {field} (verify=True)": crc for field, crc in self._content.fingerprints()}
+        if self._content is not None and sections is not None:
+            named = self._content.name_fingerprints(sections)
+            self.at_once = {f"all of {field} (verify=True)": crc for field, crc in named}
         elif self._content is not None:
             self.at_once = {"compared": "while training"}
 
@@ -56,6 +52,11 @@ class Comparison:
         self._reading = _begun.get(tuple(locations)) or _Reading(self._name, content, locations, readers)
         if None not in locations:
             _begun[tuple(locations)] = self._reading
+
+    @property
+    def reading(self) -> SlowReading | None:
+        """What reads all bytes for the comparison, where this process does."""
+        return None if self._reading is None else self._reading.slow
 
     def check(self) -> None:
         if self._reading is not None and self._reading.problem is not None:
@@ -77,7 +78,8 @@ class _Reading:
         assert rendezvous is not None
         self.problem: str | None = None
         self._name, self._rendezvous, self._readers = name, rendezvous, readers
-        self._done, self._hurry, self._stop = threading.Event(), threading.Event(), threading.Event()
+        self.slow = SlowReading(content)
+        self._done, self._hurry, self._stop = threading.Event(), self.slow.hurried, self.slow.stopped
         alike = [k for k, where in enumerate(locations) if where is not None and where == content.location]
         about = {"host": host_name(), "processes": alike or [rendezvous.process_id]}
         self._thread = threading.Thread(target=self._run, args=(content, about), name="comparison of data", daemon=True)
@@ -93,23 +95,13 @@ class _Reading:
     def _run(self, content: Content, about: dict[str, Any]) -> None:
         # The thread ends early when this program or another process ends, and when a file cannot be read any more: the
         # loader will fail at that by itself.
-        with suppress(_Stopped, OSError, RuntimeError):
+        with suppress(Stopped, OSError, RuntimeError):
             if self._rendezvous.process_id in self._readers:
-                found = {**about, "fingerprints": self._fingerprint(content)}
+                named = content.name_fingerprints(self.slow.read())
+                found = {**about, "fingerprints": _group([list(each) for each in named])}
                 self._rendezvous.publish(json.dumps(found))
             self.problem = self._wait_for_result()
         self._done.set()
-
-    def _fingerprint(self, content: Content) -> list[list[str]]:
-        self._last = time.perf_counter()
-        return _group([list(named) for named in content.fingerprints(self._pause)])
-
-    def _pause(self) -> None:
-        took = time.perf_counter() - self._last
-        pause = min(max(MIN_PAUSE, took / SHARE), MAX_PAUSE)
-        if self._stop.wait(0 if self._hurry.is_set() else pause):
-            raise _Stopped
-        self._last = time.perf_counter()
 
     def _wait_for_result(self) -> str | None:
         """Process 0 compares, so that all processes get the same result."""
@@ -123,7 +115,7 @@ class _Reading:
                 result: str | None = outcome["problem"]
                 return result
             if self._stop.wait(POLL_WHEN_HURRIED if self._hurry.is_set() else POLL_EVERY):
-                raise _Stopped
+                raise Stopped
 
     def _end(self) -> None:
         self._stop.set()
@@ -133,21 +125,13 @@ class _Reading:
 _begun: dict[tuple[str | None, ...], _Reading] = {}
 
 
-class _Stopped(Exception):
-    pass
-
-
 def _group(fingerprints: list[list[str]]) -> list[list[str]]:
     """Where there are many, one name and fingerprint for several neighbours."""
     size = -(-len(fingerprints) // MAX_NAMED)
     if size == 1:
         return fingerprints
     groups = [fingerprints[start : start + size] for start in range(0, len(fingerprints), size)]
-    return [[f"{group[0][0]} to {group[-1][0]}", _combine([crc for _, crc in group])] for group in groups]
-
-
-def _combine(fingerprints: list[str]) -> str:
-    return f"{zlib.crc32(' '.join(fingerprints).encode()):08x}"
+    return [[f"{group[0][0]} to {group[-1][0]}", combine([crc for _, crc in group])] for group in groups]
 
 
 def _differences(name: str, readers: list[dict[str, Any]]) -> str | None:
