@@ -77,7 +77,7 @@ class Told:
     def _choose(self, ready: int) -> list[Step]:
         chosen: list[Step] = []
         size = 0
-        while len(chosen) < min(ready, MAX_STEPS, len(self._steps)) and size < MAX_CHARACTERS:
+        while self._steps and len(chosen) < min(ready, MAX_STEPS) and size < MAX_CHARACTERS:
             step = self._steps.popleft()
             chosen.append(step)
             size += 100 + sum(map(len, step["rows"])) + sum(map(len, step.get("own", ())))
