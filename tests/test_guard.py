@@ -591,13 +591,13 @@ def test_forms_are_told_before_their_steps_and_a_busy_agent_hears_all_later(
         return takes >= 0 and offer(name, wait, detail)
 
     monkeypatch.setattr(telling, "offer", offer_some)
-    told.forms.append({"form": 0})
-    told.add({"step": 0, "rows": ["a"]})
-    told.add({"step": 1, "rows": ["a"]})
+    told.add_form({"form": 0})
+    told.add({"step": 0, "form": 0, "rows": ["a"]})
+    told.add({"step": 1, "form": 0, "rows": ["a"]})
     assert not told.tell() and messages(ears) == []
     takes = 1
     assert not told.tell() and messages(ears) == [("row parts", 0)]
-    told.add({"step": 2, "rows": ["b"]})
+    told.add({"step": 2, "form": 0, "rows": ["b"]})
     takes = 9
     assert told.tell() and messages(ears) == [("rows", [0, 1, 2])]
     assert told.tell() and messages(ears) == []  # nothing is new
@@ -605,10 +605,23 @@ def test_forms_are_told_before_their_steps_and_a_busy_agent_hears_all_later(
     assert told.tell() and messages(ears) == [("rows", [])]
 
 
+def test_what_the_loader_has_not_compared_itself_is_held_back(ears: FactsSocket) -> None:
+    """It raises what differs in all processes, and a script may go on from there."""
+    told = Told(LOADER)
+    told.hold_back(8)
+    told.add_form({"form": 8})
+    for step, form in enumerate([8, 4, 8]):
+        told.add({"step": step, "form": form, "rows": ["a"]})
+    assert told.tell() and messages(ears) == [("rows", [1])]
+    told.release(8)
+    told.add({"step": 3, "form": 8, "rows": ["a"]})
+    assert told.tell() and messages(ears) == [("row parts", 8), ("rows", [0, 2, 3])]
+
+
 def test_many_fingerprints_are_told_in_several_messages(ears: FactsSocket) -> None:
     told = Told(LOADER)
     for step in range(8):
-        told.add({"step": step, "rows": ["f" * 20_000], "own": ["f" * 10_000]})
+        told.add({"step": step, "form": 0, "rows": ["f" * 20_000], "own": ["f" * 10_000]})
     assert told.tell()
     assert messages(ears) == [("rows", [0, 1]), ("rows", [2, 3]), ("rows", [4, 5]), ("rows", [6, 7])]
 
@@ -616,7 +629,7 @@ def test_many_fingerprints_are_told_in_several_messages(ears: FactsSocket) -> No
 def test_what_nobody_takes_is_dropped_the_oldest_first() -> None:
     told = Told(LOADER)
     for step in range(telling.MAX_UNTOLD + 10):
-        told.add({"step": step, "rows": []})
+        told.add({"step": step, "form": 0, "rows": []})
     assert len(told._steps) == telling.MAX_UNTOLD and told._steps[0]["step"] == 10
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hostmesh.worker.errors import DataError, DisagreementError
-from hostmesh.worker.guard.hashing import ALGORITHM, fingerprint
+from hostmesh.worker.guard.hashing import ALGORITHM, fingerprint, fingerprint_blocks
 from hostmesh.worker.guard.mode import choose_mode
 from hostmesh.worker.guard.parts import Box, Held, find_boxes, find_held
 from hostmesh.worker.guard.sampling import Sampling
@@ -68,7 +68,7 @@ class Checked:
             sampling = Sampling.of(self._mode, self._calls, held.bytes, jax.process_count())
             self._forms[key] = len(self._forms), held, sampling
             about = {"form": len(self._forms) - 1, "what": self._name, "hash": ALGORITHM, "is_call": True}
-            self._told.forms.append({**about, **held.describe()})
+            self._told.add_form({**about, **held.describe()})
         return self._forms[key]
 
     def _look(self, step: int, form: int, held: Held, sampling: Sampling, leaves: Sequence[Any]) -> dict[str, Any]:
@@ -83,7 +83,7 @@ class Checked:
         for part in held.shared:
             shard = blocks[part.array][part.box]
             chosen = part.blocks if is_whole else [part.blocks[sampling.turn(step) % len(part.blocks)]]
-            found["rows"].append("".join(fingerprint(shard[start:stop]) for start, stop in chosen))
+            found["rows"].append(fingerprint_blocks(shard, chosen))
         if not is_whole:
             found["nth"] = sampling.turn(step)
         if is_seen_whole:

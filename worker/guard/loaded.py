@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from hostmesh.worker.assembly.layout import Layout, Leaf, add_mask
 from hostmesh.worker.errors import DataError
-from hostmesh.worker.guard.hashing import ALGORITHM, fingerprint
+from hostmesh.worker.guard.hashing import ALGORITHM, fingerprint, fingerprint_blocks
 from hostmesh.worker.guard.parts import Held, find_held, unique
 from hostmesh.worker.guard.sampling import Sampling
 from hostmesh.worker.guard.telling import TELLER, Told
@@ -39,6 +39,7 @@ class LoadedRows:
         self._told = TELLER.add(f"loader {number}", self, self._read_again)
         self._pass = self._origin = 0
         self._is_moved = False
+        self._compared: set[int] = set()  # the lengths of batches whose structure was compared
 
     def go_to(self) -> None:
         """The loader goes elsewhere: to its beginning after its end, or to a state that is restored."""
@@ -52,7 +53,12 @@ class LoadedRows:
             self._pass, self._origin = self._pass + 1, step
         about = {"what": self._name, "hash": ALGORITHM}
         where = self._pass, self._origin, step
-        return PassRows(self._mode, self._layout, self._rows, self._told, self._reading, where, about)
+        return PassRows(self._mode, self._layout, self._rows, self._told, self._reading, self._compared, where, about)
+
+    def note_compared(self, length: int) -> None:
+        """The arrays of batches of that length are alike on all processes, or the loader would have said so."""
+        self._compared.add(length)
+        self._told.release(length)
 
     def note_taken(self) -> None:
         """One more batch is handed out, of whatever pass."""
@@ -88,12 +94,13 @@ class PassRows:
         rows: SourceRows | None,
         told: Told,
         reading: threading.Lock,
+        compared: set[int],
         where: tuple[int, int, int],
         about: dict[str, Any],
     ) -> None:
         """`reading` is held while rows are read; `where` is the pass, the step at which it began, and that at which
         reading begins."""
-        self.reading = reading
+        self.reading, self._compared = reading, compared
         self._mode, self._layout, self._rows, self._told, self._about = mode, layout, rows, told, about
         self._pass, self._origin, self._first = where
         self._held: dict[int, tuple[Held, list[Leaf], Sampling]] = {}  # by the length of padded rows
@@ -108,7 +115,7 @@ class PassRows:
             row_set, index = leaves[part.array].where[part.device]
             shard = arrays[row_set][part.array][index]
             chosen = part.blocks if is_whole else [part.blocks[sampling.turn(step) % len(part.blocks)]]
-            rows.append("".join([fingerprint(shard[start:stop]) for start, stop in chosen]))
+            rows.append(fingerprint_blocks(shard, chosen))
         found: dict[str, Any] = {"step": step, "form": length, "rows": rows, "at": [self._pass, step - self._origin]}
         records = "" if self._rows is None else fingerprint(self._rows.record_ids(step))
         found["order"] = f"{step:08x}{records}"
@@ -122,7 +129,9 @@ class PassRows:
         held = find_held(self._mode, self._layout.names(length), avals, shardings)
         sampling = Sampling.of(self._mode, self._first, held.bytes, jax.process_count())
         self._held[length] = found = held, leaves, sampling
-        self._told.forms.append({"form": length, **self._about, **held.describe()})
+        if length not in self._compared:
+            self._told.hold_back(length)
+        self._told.add_form({"form": length, **self._about, **held.describe()})
         return found
 
 

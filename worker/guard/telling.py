@@ -48,10 +48,31 @@ class Told:
         self._steps: deque[Step] = deque(maxlen=MAX_UNTOLD)
         self._news_told = -1, False
         self._lock = threading.Lock()  # who tells: the thread, and at the end the main thread
+        self._held_back: dict[int, list[tuple[bool, dict[str, Any]]]] = {}  # by form
+        self._holding = threading.Lock()
+
+    def hold_back(self, form: int) -> None:
+        """What is added of that form is told once the loader has compared its structure, as it does itself."""
+        self._held_back[form] = []
+
+    def release(self, form: int) -> None:
+        with self._holding:
+            for is_form, each in self._held_back.pop(form, ()):
+                (self.forms if is_form else self._steps).append(each)
+
+    def add_form(self, form: dict[str, Any]) -> None:
+        self._add(True, form)
 
     def add(self, step: Step) -> None:
         """What its form is was added before."""
-        self._steps.append(step)
+        self._add(False, step)
+
+    def _add(self, is_form: bool, each: dict[str, Any]) -> None:
+        with self._holding:
+            if each["form"] in self._held_back:
+                self._held_back[each["form"]].append((is_form, each))
+            else:
+                (self.forms if is_form else self._steps).append(each)
 
     def tell(self, wait: bool = False, **more: Any) -> bool:
         """What the agent does not take is told later; False then."""

@@ -219,6 +219,8 @@ class Loader:
         self._waiting.note_wait(time.perf_counter() - began)
         if length not in self._checked:
             self._check_structure(length)
+            if self._guard is not None:
+                self._guard.note_compared(length)
         self._rows.note_taken(has_next)
         self.step += 1
         if self._guard is not None:
