@@ -90,7 +90,7 @@ def test_a_resume_that_uses_a_batch_twice_is_found(start: Start, script: Script)
 
 
 def test_a_wrong_row_is_found(start: Start, script: Script) -> None:
-    run = run_training(start, script, "wrong row", 12)
+    run = run_training(start, script, "wrong row", 12, "--guard", "off")  # which would end it at once
     (problem,) = run.result["audit"]["problems"]
     assert "process 1 used other records than those of the order" in problem and problem in run.stderr
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hostmesh.worker.errors import DataError, DisagreementError
-from hostmesh.worker.guard.hashing import ALGORITHM, fingerprint
+from hostmesh.worker.guard.hashing import ALGORITHM, fingerprint, fingerprint_blocks
 from hostmesh.worker.guard.mode import choose_mode
 from hostmesh.worker.guard.parts import Box, Held, find_boxes, find_held
 from hostmesh.worker.guard.sampling import Sampling
@@ -58,35 +58,36 @@ class Checked:
         number, held, sampling = self._find_form(names, leaves, tree)
         step, self._calls = self._calls, self._calls + 1
         if sampling.is_compared(step) or step < CALLS_SEEN_WHOLE:
-            self._told.steps.append(self._look(step, number, held, sampling, dict(zip(names, leaves, strict=True))))
+            self._told.add(self._look(step, number, held, sampling, leaves))
         self._told.taken = self._calls
 
     def _find_form(self, names: list[str], leaves: list[Any], tree: Any) -> tuple[int, Held, Sampling]:
         key = tree, tuple((leaf.shape, leaf.dtype, leaf.sharding) for leaf in leaves)
         if key not in self._forms:
             held = find_held(self._mode, names, [leaf.aval for leaf in leaves], [leaf.sharding for leaf in leaves])
-            sampling = Sampling.of(self._mode, self._calls, held.bytes)
+            sampling = Sampling.of(self._mode, self._calls, held.bytes, jax.process_count())
             self._forms[key] = len(self._forms), held, sampling
             about = {"form": len(self._forms) - 1, "what": self._name, "hash": ALGORITHM, "is_call": True}
-            self._told.forms.append({**about, **held.describe()})
+            self._told.add_form({**about, **held.describe()})
         return self._forms[key]
 
-    def _look(self, step: int, form: int, held: Held, sampling: Sampling, leaves: Mapping[str, Any]) -> dict[str, Any]:
-        blocks: dict[str, dict[Box, NDArray[Any]]] = {}
+    def _look(self, step: int, form: int, held: Held, sampling: Sampling, leaves: Sequence[Any]) -> dict[str, Any]:
+        blocks: dict[int, dict[Box, NDArray[Any]]] = {}
         is_seen_whole = step < CALLS_SEEN_WHOLE
         is_whole = sampling.is_whole(step) or is_seen_whole
         for part in held.parts if is_seen_whole else held.shared:
-            if part.name not in blocks:
-                blocks[part.name] = _blocks_of(part.name, leaves[part.name], compare=is_seen_whole or sampling.every)
-        found: dict[str, Any] = {"step": step, "form": form, "rows": []}
+            if part.array not in blocks:
+                compares = is_seen_whole or sampling.every
+                blocks[part.array] = _blocks_of(part.name, leaves[part.array], compares)
+        found: dict[str, Any] = {"step": step, "form": form, "at": [0, step], "rows": []}
         for part in held.shared:
-            shard = blocks[part.name][part.box]
+            shard = blocks[part.array][part.box]
             chosen = part.blocks if is_whole else [part.blocks[sampling.turn(step) % len(part.blocks)]]
-            found["rows"].append("".join(fingerprint(shard[start:stop]) for start, stop in chosen))
+            found["rows"].append(fingerprint_blocks(shard, chosen))
         if not is_whole:
             found["nth"] = sampling.turn(step)
         if is_seen_whole:
-            found["own"] = [_own_fingerprint(blocks[part.name][part.box]) for part in held.parts]
+            found["own"] = [_own_fingerprint(blocks[part.array][part.box]) for part in held.parts]
         return found
 
 

@@ -10,6 +10,8 @@ COST = 15e-6
 SHARE = 0.005
 STEP_SECONDS, BYTES_PER_SECOND = 100e-6, 2e9
 MAX_PERIOD = 64
+# One launcher hears all processes: each of more than so many tells of fewer steps.
+PROCESSES_TOLD = 64
 # So many first steps are all compared: most of what can be wrong is so from the beginning.
 FIRST_STEPS = 8
 # A part of a batch is cut into so many blocks of rows at most. A sample has no smaller ones than this, which are
@@ -28,11 +30,12 @@ class Sampling:
     period: int
 
     @classmethod
-    def of(cls, mode: str, first: int, batch_bytes: int) -> Sampling:
-        """`first` is the step from which a loader reads, `batch_bytes` the size of a batch on this process."""
+    def of(cls, mode: str, first: int, batch_bytes: float, processes: int) -> Sampling:
+        """`first` is the step from which a loader reads, `batch_bytes` the size of a batch on one of its processes."""
         seconds = STEP_SECONDS + batch_bytes / BYTES_PER_SECOND
+        least = max(COST / (SHARE * seconds), processes / PROCESSES_TOLD)
         period = 1
-        while period < MAX_PERIOD and COST / (SHARE * seconds) > period:
+        while period < MAX_PERIOD and least > period:
             period *= 2
         return cls(mode == "every", first, period)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 
 from hostmesh.worker.assembly.layout import Layout
 from hostmesh.worker.audit.used import Used
-from hostmesh.worker.guard.loaded import LoadedRows
+from hostmesh.worker.guard.loaded import PassRows
 from hostmesh.worker.loading import tampering
 from hostmesh.worker.loading.padding import AgreedBatches, PaddingTransforms
 from hostmesh.worker.loading.prefetch import ReadAhead
@@ -45,13 +46,15 @@ def read_ahead(
     reader: Reader,
     layout: Layout,
     padding: PaddingTransforms | None,
-    guard: LoadedRows | None,
+    guard: PassRows | None,
     waiting: Waiting,
     steps: Iterator[int],
     prefetch: int,
     device_prefetch: int,
 ) -> Batches:
     """Its thread knows the reader and the layout, but not the loader: a loader that nobody uses any more can end."""
+
+    reading = nullcontext() if guard is None else guard.reading
 
     def read(step: int) -> HostBatch:
         try:
@@ -62,7 +65,8 @@ def read_ahead(
             raise
 
     def read_step(step: int) -> HostBatch:
-        rows = reader.read(step)
+        with reading:
+            rows = reader.read(step)
         waiting.note_read(rows.spent)
         if padding is None or not padding.must_agree:
             arrays = place(step, rows)

@@ -206,8 +206,6 @@ class Loader:
             return next(self)
         if self._deliveries is not None:
             self._deliveries.note(self.step, self._used)
-        if self._guard is not None:
-            self._guard.note_taken(self.step)
         return batch
 
     def _take(self) -> Any:
@@ -225,8 +223,12 @@ class Loader:
         self._waiting.note_wait(time.perf_counter() - began)
         if length not in self._checked:
             self._check_structure(length)
+            if self._guard is not None:
+                self._guard.note_compared(length)
         self._rows.note_taken(has_next)
         self.step += 1
+        if self._guard is not None:
+            self._guard.note_taken()
         return self._layout.finish(arrays, length)
 
     def state(self) -> LoaderState:
@@ -245,6 +247,8 @@ class Loader:
         self.close()
         self.step, self._ended = step, False
         self._rows.restore(state)
+        if self._guard is not None:
+            self._guard.go_to()
         if self._deliveries is not None:
             self._deliveries.begin_anew(step, is_again)
 
@@ -263,9 +267,8 @@ class Loader:
         RECORDER.name_source(self.source.name)
         reader = self._open_reader()
         steps = count(self.step) if self._total is None else iter(range(self.step, self._total))
-        if self._guard is not None:
-            self._guard.begin(self.step)
-        self._batches = read_ahead(reader, self._layout, self._padding, self._guard, self._waiting, steps, *self._tiers)
+        guard = None if self._guard is None else self._guard.begin(self.step)
+        self._batches = read_ahead(reader, self._layout, self._padding, guard, self._waiting, steps, *self._tiers)
         self._closer = weakref.finalize(self, close_all, self._batches, reader)
         return self._batches
 

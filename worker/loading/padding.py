@@ -64,11 +64,11 @@ class PaddingTransforms(Transforms):
         """The rows of a step, padded to a length or, at first, to what this process needs."""
         length = length or self.lengths.choose(max(block.longest for block in rows.blocks))
         try:
-            return replace(rows, blocks=[self._complete(block, length) for block in rows.blocks], length=length)
+            return replace(rows, blocks=[self.complete_block(block, length) for block in rows.blocks], length=length)
         except Exception as error:
             raise as_data_error(f"step {step}", error) from error
 
-    def _complete(self, found: Unpadded, length: int) -> Block:
+    def complete_block(self, found: Unpadded, length: int) -> Block:
         block = self.lengths.pad_records(found.records, found.ids, length)
         return super().apply_map(block, found.ids, found.start, found.rows)
 

@@ -1,13 +1,12 @@
 """Compares what processes say of the rows that they hold; pure.
 
-A block of rows is known by (loader, step, array, place): of those who hold it all must say the same. Who has not said
-it yet is waited for, but not for long. Then all who hold it are asked to read it again, and one more: two who differ
-need a third to tell who is wrong.
+A block of rows is known by (loader, pass, step, array, place): of those who hold it all must say the same. Who has not
+said it yet is waited for, but not for long. Then all who hold it are asked to read it again, and one more: two who
+differ need a third to tell who is wrong.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -19,14 +18,23 @@ from hostmesh.launcher.supervisor.guard.reports import Form, Part, Step, read_fo
 
 # So many steps of a loader are remembered of which not all processes have told.
 MAX_OPEN = 2000
+# And so many blocks of rows, of all of these; so many loaders, and forms of one.
+MAX_OPEN_BLOCKS = 100_000
+MAX_LOADERS = 300
+MAX_FORMS = 1000
 MAX_NAME = 300
+# Fewer values than this are often equal by chance.
+MIN_COPIED = 64
 # Seconds for all who hold the rows to say what they hold, and to say it again.
 OTHERS_TIMEOUT = 1.5
 AGAIN_TIMEOUT = 4.0
+# And so many more for each process: the more there are, the more seldom each of them tells.
+PER_PROCESS = 1 / 400
 # Seconds after a process has left in which another reason for that may become known.
 LEFT_TIMEOUT = 1.0
 
 Votes = dict[str, set[int]]  # who has said each fingerprint
+At = tuple[int, int]  # a pass over the data, and how many of its steps came before
 
 
 class Pending(Enum):
@@ -38,9 +46,9 @@ class Pending(Enum):
 
 @dataclass
 class OpenStep:
-    """What was said of a step so far."""
+    """What was said of a step so far; of blocks those whose holders have not all said the same."""
 
-    blocks: defaultdict[tuple[str, Any, int], Votes] = field(default_factory=lambda: defaultdict(dict))
+    blocks: dict[tuple[str, Any, int], Votes] = field(default_factory=dict)
     orders: Votes = field(default_factory=dict)
     told: set[int] = field(default_factory=set)
 
@@ -50,14 +58,28 @@ class Loader:
     """What was said of one loader, or of the calls with one name."""
 
     forms: dict[int, dict[int, Form]] = field(default_factory=dict)  # by number, then by process
-    steps: dict[int, OpenStep] = field(default_factory=dict)
+    steps: dict[At, OpenStep] = field(default_factory=dict)
+    open_blocks: int = 0  # of all these steps
     taken: dict[int, int] = field(default_factory=dict)  # batches, by process
+    idle: set[int] = field(default_factory=set)  # processes whose main thread waits for something
     left: dict[int, tuple[int, float]] = field(default_factory=dict)  # by process: with how many batches, and when
-    copies: dict[tuple[int, str, str], tuple[int, Part]] = field(default_factory=dict)
+    copies: dict[Hashable, tuple[int, tuple[Part, ...]]] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
         return next((form.what for told in self.forms.values() for form in told.values()), "its data")
+
+    def open(self, at: At) -> OpenStep:
+        if at not in self.steps:
+            self.steps[at] = OpenStep()
+        return self.steps[at]
+
+    def close(self, at: At) -> None:
+        self.open_blocks -= len(self.steps.pop(at).blocks)
+
+    def forget_old(self) -> None:
+        while self.steps and (len(self.steps) > MAX_OPEN or self.open_blocks > MAX_OPEN_BLOCKS):
+            self.close(min(self.steps))
 
 
 class Guard:
@@ -71,12 +93,15 @@ class Guard:
         self.notes: list[str] = []  # for the user; whoever tells them takes them away
         self._loaders: dict[str, Loader] = {}
         self._noted: set[Hashable] = set()
+        self._slack = num_processes * PER_PROCESS
 
     def note(self, process_id: int, name: str, detail: dict[str, Any], now: float) -> None:
         of = detail.get("of")
         if not isinstance(of, str) or len(of) > MAX_NAME:
             return
         loader = self._loaders.setdefault(of, Loader())
+        if len(self._loaders) > MAX_LOADERS:
+            del self._loaders[next(iter(self._loaders))]
         if name == "rows again":
             if isinstance(self.finding, Rows) and self.asked_at is not None:
                 self.finding.note_answer(process_id, detail)
@@ -92,13 +117,14 @@ class Guard:
         finding = self.finding
         if finding is None:
             return self._find_ends(now, gone)
+        others_timeout = OTHERS_TIMEOUT + self._slack
         if everyone_ended:
             return finding
         if not isinstance(finding, Rows):
-            return finding if finding.is_complete or now - self.found_at > OTHERS_TIMEOUT else Pending.WAIT
+            return finding if finding.is_complete or now - self.found_at > others_timeout else Pending.WAIT
         if self.asked_at is not None:
             return finding if finding.is_answered or now - self.asked_at > AGAIN_TIMEOUT else Pending.WAIT
-        if not finding.is_complete and now - self.found_at <= OTHERS_TIMEOUT:
+        if not finding.is_complete and now - self.found_at <= others_timeout:
             return Pending.WAIT
         return finding if finding.is_call else Pending.ASK
 
@@ -111,12 +137,15 @@ class Guard:
     def _note_taken(self, loader: Loader, process_id: int, detail: dict[str, Any], now: float) -> None:
         if isinstance(taken := detail.get("taken"), int):
             loader.taken[process_id] = taken
+            (loader.idle.add if detail.get("idle") is True else loader.idle.discard)(process_id)
             if detail.get("left") is True:
                 loader.left[process_id] = taken, now
 
     def _note_form(self, loader: Loader, process_id: int, detail: dict[str, Any], now: float) -> None:
         form, number = read_form(process_id, detail), detail.get("form")
         if form is None or not isinstance(number, int):
+            return
+        if number not in loader.forms and len(loader.forms) >= MAX_FORMS:
             return
         told = loader.forms.setdefault(number, {})
         told[process_id] = form
@@ -135,41 +164,52 @@ class Guard:
         form = loader.forms.get(step.form, {}).get(process_id)
         if form is None:
             return
-        opened = loader.steps.setdefault(step.number, OpenStep())
+        opened = loader.open(step.at)
         opened.told.add(process_id)
         if step.order:
             opened.orders.setdefault(f"{form.algorithm} {step.order}", set()).add(process_id)
             if _differ(opened.orders):
                 self._found(Orders(form.what, step.number, opened.orders, self.everyone), now)
         for part, block, told in step.blocks(form):
-            votes = opened.blocks[part.name, (part.box, part.blocks), block]
-            votes.setdefault(f"{form.algorithm} {told}", set()).add(process_id)
-            if _differ(votes):
+            key = part.name, (part.box, part.blocks), block
+            votes = opened.blocks.get(key)
+            if votes is None:
+                votes = opened.blocks[key] = {}
+                loader.open_blocks += 1
+            who = votes.setdefault(f"{form.algorithm} {told}", set())
+            who.add(process_id)
+            if len(votes) == 1:
+                if len(who) == len(part.holders):
+                    del opened.blocks[key]
+                    loader.open_blocks -= 1
+            elif _differ(votes):
                 found = Rows(form.what, of, step.number, step.form, part, block, votes, form.is_call, self.everyone)
                 self._found(found, now)
                 if isinstance(self.finding, Rows):
                     self.finding.add(of, step.number, part, block)
         self._look_for_copies(loader, form, step, process_id)
         if len(opened.told) == len(self.everyone):
-            del loader.steps[step.number]
-        elif len(loader.steps) > MAX_OPEN:
-            del loader.steps[min(loader.steps)]
+            loader.close(step.at)
+        loader.forget_old()
 
     def _look_for_copies(self, loader: Loader, form: Form, step: Step, process_id: int) -> None:
         """Processes that should hold different rows, and hold the same."""
         if len(step.own) != len(form.parts):
             return
-        for part, told in zip(form.parts, step.own, strict=True):
-            if not told:
-                continue
-            other, theirs = loader.copies.setdefault((step.number, part.name, told), (process_id, part))
-            if other != process_id and theirs.box != part.box and theirs.volume == part.volume:
-                mine, first = (f"rows {one.box[0][0]} to {one.box[0][1] - 1}" for one in (part, theirs))
-                self._note_once(
-                    ("copies", form.what),
-                    f"process {process_id} gives as {mine} of {form.what} the same values that process {other} gives "
-                    f"as {first}: does each process load its own rows?",
-                )
+        known = [(part, told) for part, told in zip(form.parts, step.own, strict=True) if told]
+        parts = tuple(part for part, _ in known)
+        if sum(part.volume for part in parts) < MIN_COPIED:
+            return
+        key = step.at, tuple((part.name, part.volume, told) for part, told in known)
+        other, theirs = loader.copies.setdefault(key, (process_id, parts))
+        mine_first = next((pair for pair in zip(parts, theirs, strict=True) if pair[0].box != pair[1].box), None)
+        if other != process_id and mine_first is not None:
+            mine, first = (f"rows {one.box[0][0]} to {one.box[0][1] - 1}" for one in mine_first)
+            self._note_once(
+                ("copies", form.what),
+                f"process {process_id} gives as {mine} of {form.what} the same values that process {other} gives "
+                f"as {first}: does each process load its own rows?",
+            )
         while len(loader.copies) > MAX_OPEN:
             del loader.copies[next(iter(loader.copies))]
 
@@ -178,20 +218,25 @@ class Guard:
             self._noted.add(key)
             self.notes.append(text)
 
-    def _find_ends(self, now: float, gone: Collection[int]) -> Finding | Pending | None:
-        """A process has left in order, and others have taken more batches than it."""
+    def _find_ends(self, now: float, gone: Collection[int]) -> Finding | None:
+        """A process has left in order, others have taken more batches than it, and some of these do nothing but wait:
+        what they compute needs its rows. One that takes a batch more and needs nobody for it goes on, or leaves too."""
         for loader in self._loaders.values():
             for process, (taken, at) in loader.left.items():
+                if process in gone or now - at <= LEFT_TIMEOUT + self._slack:
+                    continue
                 ahead = {each: more for each, more in loader.taken.items() if more > taken and each not in gone}
-                if ahead and process not in gone:
-                    ends = Ends(loader.name, process, taken, max(ahead.values()), frozenset(ahead))
-                    return ends if now - at > LEFT_TIMEOUT else Pending.WAIT
+                waiting = ahead.keys() - loader.left.keys()
+                if waiting and waiting <= loader.idle:
+                    return Ends(loader.name, process, taken, max(ahead.values()), frozenset(ahead))
         return None
 
 
 def find_uncovered(told: Mapping[int, Form]) -> tuple[str, int, int] | None:
     """An array whose parts on all processes are not the whole: its name, how many values they have, how many it has."""
     first = next(iter(told.values()))
+    if not all(form.is_all for form in told.values()):
+        return None
     for name, shape in first.shapes.items():
         sizes = shape.partition("[")[2].rstrip("]")
         whole = prod(int(size) for size in sizes.split(",") if size.isdecimal())

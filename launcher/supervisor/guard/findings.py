@@ -176,10 +176,22 @@ class Orders:
         return find_minority(self.votes, self.everyone)
 
     def text(self, name: Name) -> str:
-        sides = _tell_sides(self.votes, self.culprits, name)
-        return f"{sides} other records than the others in step {self.step} of {self.what}"
+        if len(self._steps) > 1:
+            at = [f"{name_processes(sorted(who))} at step {_step_of(told)}" for told, who in self.votes.items()]
+            return f"the processes are not at the same step of {self.what}: {'; '.join(at)}"
+        if self.culprits:
+            sides = _tell_sides(self.votes, self.culprits, name)
+            return f"{sides} other records than the others in step {self.step} of {self.what}"
+        everybody = sorted(process for who in self.votes.values() for process in who)
+        return f"{name_processes(everybody)} do not have the same records in step {self.step} of {self.what}"
+
+    @property
+    def _steps(self) -> set[int]:
+        return {_step_of(told) for told in self.votes}
 
     def explain(self) -> list[str]:
+        if len(self._steps) > 1:
+            return [f"Each gives the rows of its own step: {ON_WITHOUT_A_WORD}"]
         return ["Each process computes which records a step has, from the seed and the source: these are not equal."]
 
 
@@ -266,6 +278,11 @@ def find_minority(votes: Votes, everyone: Collection[int]) -> tuple[int, ...]:
     if 2 * len(most) <= len(everyone):
         return ()
     return tuple(sorted(process for who in votes.values() if who is not most for process in who))
+
+
+def _step_of(told: str) -> int:
+    """`xxh3 0000000c…` is of step 12."""
+    return int(told.partition(" ")[2][:8] or "0", 16)
 
 
 def _tell_sides(votes: Votes, culprits: tuple[int, ...], name: Name) -> str:

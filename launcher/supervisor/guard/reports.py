@@ -10,8 +10,12 @@ from typing import Any
 MAX_TEXT = 200
 MAX_PARTS = 10_000
 MAX_BLOCKS = 1024
+MAX_PROCESSES = 100_000
+MAX_KNOWN = 10_000
 DIGITS = 16
 HEX = re.compile("[0-9a-f]*")
+
+_known_numbers: dict[str, frozenset[int]] = {}  # by their text
 
 Box = tuple[tuple[int, int], ...]
 
@@ -46,6 +50,7 @@ class Form:
     shapes: dict[str, str]
     layout: str
     parts: tuple[Part, ...]
+    is_all: bool  # no part is left out
 
     @property
     def shared(self) -> tuple[Part, ...]:
@@ -54,10 +59,14 @@ class Form:
 
 @dataclass(frozen=True)
 class Step:
-    """Of one step: fingerprints of the shared parts, of all blocks of each or of the n-th one in turn; `order` is of
-    the records' numbers, `own` are of all parts whole."""
+    """Of one step: fingerprints of the shared parts, of all blocks of each or of the n-th one in turn; `order` is the
+    step's number and a fingerprint of the records' numbers, `own` are of all parts whole.
+
+    `at` is the pass over the data in which it was read, and how many steps of that pass were before it.
+    """
 
     number: int
+    at: tuple[int, int]
     form: int
     rows: tuple[str, ...]
     nth: int | None
@@ -92,16 +101,18 @@ def read_form(process_id: int, detail: dict[str, Any]) -> Form | None:
                 return None
             named = {_clean(str(name)): _clean(shape) for name, shape in shapes.items()}
             known = tuple(part for part in parts if part is not None)
-            return Form(_clean(what), algorithm, detail.get("is_call") is True, named, layout, known)
+            is_call, is_all = detail.get("is_call") is True, detail.get("is_all") is True
+            return Form(_clean(what), algorithm, is_call, named, layout, known, is_all)
     return None
 
 
 def _read_part(process_id: int, given: Any) -> Part | None:
     match given:
-        case [str(name), [[int(), int()], *_] as box, list(holders), int(blocks)] if 0 < blocks <= MAX_BLOCKS:
+        case [str(name), [[int(), int()], *_] as box, list(held_by), int(blocks)] if 0 < blocks <= MAX_BLOCKS:
             spans = tuple((span[0], span[1]) for span in box if _is_span(span))
-            if len(spans) == len(box) and process_id in holders and all(type(one) is int for one in holders):
-                return Part(_clean(name), spans, frozenset(holders), blocks)
+            holders = _read_numbers(repr(held_by), held_by)
+            if len(spans) == len(box) and process_id in holders:
+                return Part(_clean(name), spans, holders, blocks)
     return None
 
 
@@ -112,12 +123,32 @@ def read_steps(given: Any) -> list[Step]:
 
 def _read_step(given: Any) -> Step | None:
     match given:
-        case {"step": int(number), "form": int(form), "rows": list(rows)} if number >= 0:
+        case {"step": int(number), "form": int(form), "at": [int(nth_pass), int(before)], "rows": list(rows)}:
             order, own, nth = given.get("order", ""), given.get("own", []), given.get("nth")
             texts = [*rows, order, *(own if isinstance(own, list) else [None])]
             if all(isinstance(text, str) and HEX.fullmatch(text) for text in texts) and isinstance(nth, int | None):
-                return Step(number, form, tuple(rows), nth, order, tuple(own))
+                return Step(number, (nth_pass, before), form, tuple(rows), nth, order, tuple(own))
     return None
+
+
+def _read_numbers(text: str, spans: list[Any]) -> frozenset[int]:
+    """[[0, 2], [5, 5]] are 0, 1, 2 and 5; nobody where it makes no sense. Thousands of parts have the same holders."""
+    if (known := _known_numbers.get(text)) is None:
+        if len(_known_numbers) > MAX_KNOWN:
+            _known_numbers.clear()
+        known = _known_numbers[text] = _expand(spans)
+    return known
+
+
+def _expand(spans: list[Any]) -> frozenset[int]:
+    found: set[int] = set()
+    for span in spans:
+        match span:
+            case [int(first), int(last)] if 0 <= first <= last < MAX_PROCESSES:
+                found.update(range(first, last + 1))
+            case _:
+                return frozenset()
+    return frozenset(found)
 
 
 def _is_span(span: Any) -> bool:
