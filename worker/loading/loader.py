@@ -150,7 +150,8 @@ class Loader:
         require_same("make a loader", {**self.data_spec, **options, **self._comparison.at_once})
         self.data_spec = self._data.complete(self.data_spec)
         self._comparison.begin()
-        self._content, self._data.reading = content, self._comparison.reading
+        self._data.reading = self._comparison.reading
+        self._content = content  # what is known of the data only refers to it, so that arrays end with their loader
         self._used = NOTHING  # of the batch that was taken last
         number = next(_numbers)
         self._guard = None
