@@ -417,17 +417,17 @@ def test_one_array_that_is_alike_by_nature_is_no_copy(told: tuple[str, ...]) -> 
 
 
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(comparison, "MAX_OPEN_BLOCKS", 1000)
+    monkeypatch.setattr(comparison, "MAX_OPEN_PARTS", 1000)
     said = Said(3)
     for first in range(0, 9000, 100):
         for process in (0, 1):  # process 2 tells nothing
             said.steps(process, *(rows_of(step, "AAAA", own=[letters("A")]) for step in range(first, first + 100)))
     loader = said.guard._loaders[LOADER]
-    assert len(loader.steps) <= 250 and loader.open_blocks <= 1000 and len(loader.copies) <= comparison.MAX_OPEN
-    assert loader.open_blocks == sum(len(step.blocks) for step in loader.steps.values())
+    assert len(loader.steps) <= 1000 and loader.open_parts <= 1000 and len(loader.copies) <= comparison.MAX_OPEN
+    assert loader.open_parts == sum(len(step.parts) for step in loader.steps.values())
     for step in range(8000, 9000):
         said.steps(2, rows_of(step, "AAAA"))
-    assert said.look() is None and loader.open_blocks == sum(len(step.blocks) for step in loader.steps.values())
+    assert said.look() is None and loader.open_parts == sum(len(step.parts) for step in loader.steps.values())
     said.step(9001, "AAAA", "AAAA", "AAAA")
     assert (0, 9001) not in loader.steps
     for number in range(2 * comparison.MAX_LOADERS):

@@ -150,7 +150,7 @@ CASES = [
     Case("stream", "swap pairs per_process stream", r"processes 0 and 1 gave different rows.* in step 6 of lines", 4),
     Case("threads", "flip replicated per_process arrays workers=2", GAVE + " 0 in step 6 of arrays: x, row 3"),
     Case("processes", "flip replicated per_process arrays processes=2", GAVE + " 0 in step 6 of arrays: x, row 3"),
-    Case("lengths", "flip replicated per_process arrays lengths", GAVE + " 0 in step 6 of texts: x, row 3"),
+    Case("lengths", "flip replicated per_process arrays lengths", GAVE + " 0 in step 6 of Texts: x, row 3"),
     Case("no read-ahead", "flip replicated per_process arrays prefetch=0 device_prefetch=0", GAVE + " 0 in step 6"),
     # Arrays that the script has made itself.
     Case("own swap", "swap replicated - own", GAVE + "es 0, 2 and 3 in call 6 of images: x, rows 2 to 5", 4),

@@ -14,12 +14,12 @@ from math import prod
 from typing import Any
 
 from hostmesh.launcher.supervisor.guard.findings import Ends, Finding, Orders, Rows, Shapes, Uncovered
-from hostmesh.launcher.supervisor.guard.reports import Form, Part, Step, read_form, read_steps
+from hostmesh.launcher.supervisor.guard.reports import Form, Part, Step, read_form, read_steps, split_blocks
 
 # So many steps of a loader are remembered of which not all processes have told.
 MAX_OPEN = 2000
-# And so many blocks of rows, of all of these; so many loaders, and forms of one.
-MAX_OPEN_BLOCKS = 100_000
+# And so many parts of arrays, of all of these; so many loaders, and forms of one.
+MAX_OPEN_PARTS = 100_000
 MAX_LOADERS = 300
 MAX_FORMS = 1000
 MAX_NAME = 300
@@ -46,9 +46,9 @@ class Pending(Enum):
 
 @dataclass
 class OpenStep:
-    """What was said of a step so far; of blocks those whose holders have not all said the same."""
+    """What was said of a step so far; of parts those whose holders have not all said the same."""
 
-    blocks: dict[tuple[str, Any, int], Votes] = field(default_factory=dict)
+    parts: dict[Hashable, Votes] = field(default_factory=dict)
     orders: Votes = field(default_factory=dict)
     told: set[int] = field(default_factory=set)
 
@@ -59,7 +59,7 @@ class Loader:
 
     forms: dict[int, dict[int, Form]] = field(default_factory=dict)  # by number, then by process
     steps: dict[At, OpenStep] = field(default_factory=dict)
-    open_blocks: int = 0  # of all these steps
+    open_parts: int = 0  # of all these steps
     taken: dict[int, int] = field(default_factory=dict)  # batches, by process
     idle: set[int] = field(default_factory=set)  # processes whose main thread waits for something
     left: dict[int, tuple[int, float]] = field(default_factory=dict)  # by process: with how many batches, and when
@@ -75,10 +75,10 @@ class Loader:
         return self.steps[at]
 
     def close(self, at: At) -> None:
-        self.open_blocks -= len(self.steps.pop(at).blocks)
+        self.open_parts -= len(self.steps.pop(at).parts)
 
     def forget_old(self) -> None:
-        while self.steps and (len(self.steps) > MAX_OPEN or self.open_blocks > MAX_OPEN_BLOCKS):
+        while self.steps and (len(self.steps) > MAX_OPEN or self.open_parts > MAX_OPEN_PARTS):
             self.close(min(self.steps))
 
 
@@ -170,27 +170,39 @@ class Guard:
             opened.orders.setdefault(f"{form.algorithm} {step.order}", set()).add(process_id)
             if _differ(opened.orders):
                 self._found(Orders(form.what, step.number, opened.orders, self.everyone), now)
-        for part, block, told in step.blocks(form):
-            key = part.name, (part.box, part.blocks), block
-            votes = opened.blocks.get(key)
+        for part, told in zip(form.shared, step.rows, strict=True) if step.fits(form) else ():
+            key = part.name, part.box, part.blocks, step.nth
+            votes = opened.parts.get(key)
             if votes is None:
-                votes = opened.blocks[key] = {}
-                loader.open_blocks += 1
+                votes = opened.parts[key] = {}
+                loader.open_parts += 1
             who = votes.setdefault(f"{form.algorithm} {told}", set())
             who.add(process_id)
             if len(votes) == 1:
                 if len(who) == len(part.holders):
-                    del opened.blocks[key]
-                    loader.open_blocks -= 1
+                    del opened.parts[key]
+                    loader.open_parts -= 1
             elif _differ(votes):
-                found = Rows(form.what, of, step.number, step.form, part, block, votes, form.is_call, self.everyone)
-                self._found(found, now)
-                if isinstance(self.finding, Rows):
-                    self.finding.add(of, step.number, part, block)
+                self._note_difference(of, form, step, part, votes, now)
         self._look_for_copies(loader, form, step, process_id)
         if len(opened.told) == len(self.everyone):
             loader.close(step.at)
         loader.forget_old()
+
+    def _note_difference(self, of: str, form: Form, step: Step, part: Part, told: Votes, now: float) -> None:
+        """What was told of all blocks of a part, or of one in its turn, is not the same."""
+        by_block: dict[int, Votes] = {}
+        for said, who in told.items():
+            algorithm, _, text = said.partition(" ")
+            for number, fingerprint in enumerate(split_blocks(text)):
+                block = number if step.nth is None else step.nth % part.blocks
+                by_block.setdefault(block, {}).setdefault(f"{algorithm} {fingerprint}", set()).update(who)
+        for block, votes in by_block.items():
+            if len(votes) > 1:
+                found = Rows(form.what, of, step.number, step.form, part, block, votes, form.is_call, self.everyone)
+                self._found(found, now)
+                if isinstance(self.finding, Rows):
+                    self.finding.add(found)
 
     def _look_for_copies(self, loader: Loader, form: Form, step: Step, process_id: int) -> None:
         """Processes that should hold different rows, and hold the same."""

@@ -43,10 +43,16 @@ class Rows:
     blocks: set[int] = field(default_factory=set)
     answers: dict[int, dict[str, Any]] = field(default_factory=dict)
 
-    def add(self, of: str, step: int, part: Part, block: int) -> None:
+    def add(self, other: Rows) -> None:
         """More of the same step."""
-        if (of, step, part.name, part.box) == (self.of, self.step, self.part.name, self.part.box):
-            self.blocks.add(block)
+        if other.place == self.place:
+            self.blocks.add(other.block)
+            if other.block == self.block:
+                self.votes = other.votes
+
+    @property
+    def place(self) -> tuple[Any, ...]:
+        return self.of, self.step, self.part.name, self.part.box
 
     # Asking.
 

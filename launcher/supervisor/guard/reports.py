@@ -73,18 +73,17 @@ class Step:
     order: str
     own: tuple[str, ...]
 
-    def blocks(self, form: Form) -> list[tuple[Part, int, str]]:
-        """Each with its fingerprint; none where the report does not fit the form."""
+    def fits(self, form: Form) -> bool:
         shared = form.shared
         if len(shared) != len(self.rows):
-            return []
-        found = []
-        for part, told in zip(shared, self.rows, strict=True):
-            numbers = range(part.blocks) if self.nth is None else [self.nth % part.blocks]
-            if len(told) != DIGITS * len(numbers):
-                return []
-            found += [(part, block, told[DIGITS * n : DIGITS * (n + 1)]) for n, block in enumerate(numbers)]
-        return found
+            return False
+        pairs = zip(shared, self.rows, strict=True)
+        return all(len(told) == DIGITS * (part.blocks if self.nth is None else 1) for part, told in pairs)
+
+
+def split_blocks(told: str) -> list[str]:
+    """One fingerprint for each block."""
+    return [told[first : first + DIGITS] for first in range(0, len(told), DIGITS)]
 
 
 def read_form(process_id: int, detail: dict[str, Any]) -> Form | None:
