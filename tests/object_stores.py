@@ -109,9 +109,7 @@ class Proxy:
 
     def __init__(self, target: str) -> None:
         self.target = target.removeprefix("http://")
-        self.delay = 0.0
-        self.choose: Choose = lambda number, method, path: None
-        self.requests: list[tuple[str, str, str]] = []  # method, path, range
+        self.reset()
         self._lock = threading.Lock()
         proxy = self
 
@@ -132,6 +130,11 @@ class Proxy:
         self.address = f"http://127.0.0.1:{self._server.server_port}"
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
         self._thread.start()
+
+    def reset(self) -> None:
+        self.delay = 0.0
+        self.choose: Choose = lambda number, method, path: None
+        self.requests: list[tuple[str, str, str]] = []  # method, path, range
 
     def close(self) -> None:
         self._server.shutdown()

@@ -82,12 +82,19 @@ def use(monkeypatch: pytest.MonkeyPatch, cache: Path) -> Callable[..., None]:
     return begin
 
 
-@pytest.fixture
-def proxy(s3: str, use: Callable[..., None]) -> Iterator[Proxy]:
+@pytest.fixture(scope="session")
+def one_proxy(s3: str) -> Iterator[Proxy]:
     between = Proxy(s3)
-    use(between.address)
     yield between
     between.close()
+
+
+@pytest.fixture
+def proxy(one_proxy: Proxy, use: Callable[..., None]) -> Proxy:
+    """As if new: a client is made for each address, which takes most of a second."""
+    one_proxy.reset()
+    use(one_proxy.address)
+    return one_proxy
 
 
 SPECS = [
