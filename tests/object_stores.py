@@ -22,7 +22,7 @@ from conftest import HANGS, clean_env
 KEY_ID, SECRET = "AKIATESTKEYOFTHETESTS", "hidden/secret+of+the+tests/0123456789abcd"
 BUCKET = "data"
 S3_SERVER = """
-import logging, sys
+import logging, threading
 from werkzeug.serving import make_server
 from moto.server import DomainDispatcherApplication, create_backend_app
 logging.getLogger("werkzeug").setLevel(logging.ERROR)
@@ -31,13 +31,13 @@ print(server.port, flush=True)
 server.serve_forever()
 """
 GCS_SERVER = """
-import logging, sys
+import logging, threading
 from gcp_storage_emulator.server import create_server
 logging.disable(logging.INFO)
 server = create_server("127.0.0.1", 0, in_memory=True)
 server.start()
 print(server._api._httpd.server_port, flush=True)
-server._api.join()
+threading.Event().wait()
 """
 
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -12,7 +15,7 @@ import numpy as np
 import object_stores as stores
 import pytest
 from conftest import Library
-from object_stores import BUCKET, Proxy, put_folder, s3_env
+from object_stores import BUCKET, put_folder, s3_env
 from test_sources import assert_same
 
 from hostmesh.worker.errors import DataError, StoreError
@@ -145,17 +148,41 @@ def test_google_storage_tells_what_is_missing_and_what_has_changed(gcs: str, mon
         open_source("tokens:gs://data/x-*?dtype=uint8&length=1")
 
 
+@pytest.fixture
+def plain_server(folder: Path) -> Iterator[str]:
+    """Python's own, which knows no ranges."""
+
+    class Quiet(SimpleHTTPRequestHandler):
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder)))
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def check_http(address: str, folder: Path) -> None:
+    for spec in ("npy:{}/rows.npy", "npz:{}/rows.npz"):
+        check_same(open_source(spec.format(address)), open_source(spec.format(folder)))
+    with pytest.raises(StoreError, match="HTTP knows no folders"):
+        open_source(f"tokens:{address}/x-*?dtype=uint8&length=1")
+
+
 @pytest.mark.xdist_group("object stores")
 def test_plain_http_gives_what_local_files_give(s3: str, folder: Path) -> None:
-    """moto answers without credentials, so it serves as any server of files."""
-    put_folder(s3, folder)
-    between = Proxy(s3)
-    try:
-        for spec in ("npy:{}/rows.npy", "npz:{}/rows.npz"):
-            check_same(open_source(spec.format(f"{between.address}/{BUCKET}")), open_source(spec.format(folder)))
-        with pytest.raises(StoreError, match="/none.npy does not exist .HTTP status 404"):
-            open_source(f"npy:{between.address}/{BUCKET}/none.npy")
-        with pytest.raises(StoreError, match="HTTP knows no folders"):
-            open_source(f"tokens:{between.address}/{BUCKET}/x-*?dtype=uint8&length=1")
-    finally:
-        between.close()
+    """moto serves what everybody may read as any server of files does."""
+    for name in ("rows.npy", "rows.npz"):
+        headers = {"Authorization": f"AWS {stores.KEY_ID}:x", "x-amz-acl": "public-read"}
+        stores.ask("PUT", f"{s3}/{BUCKET}/{name}", (folder / name).read_bytes(), **headers)
+    check_http(f"{s3}/{BUCKET}", folder)
+
+
+@pytest.mark.xdist_group("object stores")
+def test_a_server_without_ranges_gives_the_same(plain_server: str, folder: Path) -> None:
+    check_http(plain_server, folder)
+    with pytest.raises(StoreError, match="/none.npy does not exist .HTTP status 404"):
+        open_source(f"npy:{plain_server}/none.npy")
