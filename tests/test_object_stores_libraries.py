@@ -114,7 +114,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def gcs(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     pytest.importorskip("gcp_storage_emulator", reason="hostmesh[test]")
     with stores.serve(stores.GCS_SERVER, tmp_path_factory.mktemp("gcs") / "log") as address:
-        stores.ask("POST", f"{address}/storage/v1/b?project=tests", json.dumps({"name": BUCKET}).encode())
+        stores.ask(
+            "POST",
+            f"{address}/storage/v1/b?project=tests",
+            json.dumps({"name": BUCKET}).encode(),
+            **{"Content-Type": "application/json"},
+        )
         for path in folder.iterdir():
             put_google(address, path.name, path.read_bytes())
         yield address

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
@@ -82,7 +83,9 @@ class GoogleStore(HttpStore):
     """By the JSON interface; gcsfs finds credentials and keeps them fresh."""
 
     def __init__(self) -> None:
-        gcsfs = load("gcsfs", "gcsfs", "object-stores", "gs://")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # its libraries tell how long they will support this Python
+            gcsfs = load("gcsfs", "gcsfs", "object-stores", "gs://")
         emulator = os.environ.get(EMULATOR)
         token = {"token": "anon"} if emulator else {}
         self._fs = gcsfs.GCSFileSystem(skip_instance_cache=True, session_kwargs={"trust_env": True}, **token)
