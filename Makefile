@@ -4,7 +4,7 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check install --quiet --constraint constraints.txt
-SYSTEMS := tensorflow,torch,hugging-face,datarax,images,processes
+SYSTEMS := tensorflow,torch,hugging-face,datarax,images,processes,object-stores
 SOURCES := src/hostmesh/__init__.py src/hostmesh/__main__.py launcher worker tests examples benchmarks
 # Many tests wait for a process or a signal: three workers for two cores keep them busy meanwhile.
 WORKERS ?= $(or $(shell expr \( $$(getconf _NPROCESSORS_ONLN) \* 3 + 1 \) / 2),auto)
@@ -66,6 +66,7 @@ benchmark: $(VENV)/benchmark
 	$(BIN)/python benchmarks/loading.py
 	$(BIN)/python benchmarks/loading_jpeg.py
 	$(BIN)/python benchmarks/loading_text.py
+	$(BIN)/python benchmarks/loading_remote.py
 
 cluster: $(VENV)/core
 	$(CLUSTER_SCRIPT) up
@@ -107,5 +108,5 @@ $(VENV)/test: $(VENV)/python pyproject.toml constraints.txt
 	touch $(VENV)/core $@
 
 $(VENV)/benchmark: $(VENV)/core
-	$(PIP) --editable '.[$(SYSTEMS)]'
+	$(PIP) --editable '.[test,$(SYSTEMS)]'
 	touch $@

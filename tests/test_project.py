@@ -29,7 +29,7 @@ def test_every_dependency_is_pinned() -> None:
     project = tomllib.loads((REPO / "pyproject.toml").read_text())["project"]
     wanted = [*project["dependencies"], *(r for extra in project["optional-dependencies"].values() for r in extra)]
     pinned = {line.partition("==")[0] for line in (REPO / "constraints.txt").read_text().splitlines()}
-    names = {re.sub(r"[-_.]+", "-", re.split(r"[<>=]", requirement)[0]).lower() for requirement in wanted}
+    names = {re.sub(r"[-_.]+", "-", re.split(r"[\[<>=]", requirement)[0]).lower() for requirement in wanted}
     assert names <= pinned
 
 

@@ -48,6 +48,20 @@ def test_the_worker_imports_nothing_of_the_launcher() -> None:
     assert not offences(WORKER, lambda name: name.startswith("hostmesh.launcher"))
 
 
+def test_libraries_of_object_stores_are_imported_in_one_folder_only() -> None:
+    libraries = {"fsspec", "s3fs", "gcsfs", "aiohttp", "aiobotocore", "botocore", "boto3", "yarl"}
+    others = [path for path in [*LAUNCHER, *WORKER] if path.parent.name != "remote"]
+    assert not offences(others, lambda name: name.partition(".")[0] in libraries)
+
+
+def test_opening_files_of_this_host_imports_no_library_of_object_stores() -> None:
+    check = (
+        "import sys; from hostmesh.worker.sources import open_source; open_source('digits:train');"
+        " assert not {'fsspec', 's3fs', 'aiohttp', 'botocore'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", check], env=clean_env(), check=True)
+
+
 def test_what_is_shipped_needs_only_itself_and_the_standard_library() -> None:
     known = {"hostmesh", *sys.stdlib_module_names}
     assert not offences(SHIPPED, lambda name: name.partition(".")[0] not in known)

@@ -3,6 +3,7 @@
 WorkerError
 ├── MissingPackageError   an optional package is not installed; names the extra
 ├── DataError             a source, stream, map or collate gave what cannot be used; names the record
+│   └── StoreError        an object store did not give what was asked of it, whichever record that was for
 ├── DisagreementError     processes differ in what must be equal; raised on all of them
 ├── CheckpointError       a checkpoint that cannot be used, or a folder that cannot hold one
 ├── NotFiniteError        training has come to numbers that are not finite; raised on all processes
@@ -28,6 +29,10 @@ class MissingPackageError(WorkerError, ImportError):
 
 
 class DataError(WorkerError, ValueError):
+    pass
+
+
+class StoreError(DataError):
     pass
 
 

@@ -37,6 +37,8 @@ COMPILED = "HOSTMESH_COMPILED"
 COMPILED_USED = "HOSTMESH_COMPILED_USED"
 # The faults that a process is to do to itself, as JSON; only in a run with --chaos.
 CHAOS = "HOSTMESH_CHAOS"
+# The user's own settings begin so: they reach processes as any other variable does.
+OF_USERS = "HOSTMESH_DATA_"
 # A file in the agent's folder: the commands that bring back the network that such a fault took down.
 UNDO_NETWORK = "undo-network"
 # The pid of the process itself: a program that it starts inherits all variables above, but has another pid.

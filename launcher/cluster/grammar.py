@@ -50,7 +50,7 @@ _word = scalar((TEXT, WHOLE), "[^\0\ud800-\udfff]*", "text in quotes (without NU
 _module = scalar((TEXT,), r"[^\W\d]\w*(\.[^\W\d]\w*)*", "a dotted name such as package.module")
 _variable = scalar(
     (TEXT,),
-    "(?!HOSTMESH_)[A-Za-z_][A-Za-z0-9_]*",
+    "(?!HOSTMESH_(?!DATA_))[A-Za-z_][A-Za-z0-9_]*",
     "a name of letters, digits and _ that begins with neither a digit nor the reserved HOSTMESH_",
 )
 _processes = whole_number(1, MAX_PROCESSES, f"from 1 to {MAX_PROCESSES} processes")

@@ -12,6 +12,12 @@ from hostmesh.launcher.agent.unpack import find_folder
 from hostmesh.launcher.bundle import BOOTSTRAP
 from hostmesh.launcher.transports.base import CLOSE_TIMEOUT
 from hostmesh.launcher.transports.pipe import PipeStream
+from hostmesh.worker.identity import OF_USERS
+
+
+def is_passed_on(name: str) -> bool:
+    """What another run has told this process is not for the processes of this run."""
+    return name.startswith(OF_USERS) or not name.startswith("HOSTMESH_")
 
 
 class LocalStream(PipeStream):
@@ -19,7 +25,7 @@ class LocalStream(PipeStream):
 
     def __init__(self, python: str | None, env: dict[str, str], stdin: int | None = None) -> None:
         """`stdin` is for the one process that this agent starts; its own is the stream."""
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith("HOSTMESH_")}
+        inherited = {name: value for name, value in os.environ.items() if is_passed_on(name)}
         self._env = {**inherited, **env, **({} if stdin is None else {STDIN: str(stdin)})}
         passed = [] if stdin is None else [stdin]
         super().__init__([python or sys.executable, "-I", "-S", "-c", BOOTSTRAP], self._env, passed)

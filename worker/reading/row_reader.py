@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hostmesh.worker.errors import DataError, as_data_error
+from hostmesh.worker.errors import DataError, StoreError, as_data_error
 from hostmesh.worker.loading.rows import Block, Ids
 from hostmesh.worker.reading.transforms import Transforms
 from hostmesh.worker.sources.base import Source
@@ -50,6 +50,8 @@ class RowReader:
             found = self._fetch(chunk.ids)
             fetched = perf_counter()
             block = self._collate(found, chunk)
+        except StoreError as error:
+            raise as_data_error(f"step {chunk.step}", error) from None
         except Exception as error:
             raise self._explain_failure(chunk, error) from error
         try:

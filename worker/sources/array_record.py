@@ -14,6 +14,10 @@ import numpy as np
 from hostmesh.worker.errors import DataError
 from hostmesh.worker.loading.rows import Block, Ids, Record
 from hostmesh.worker.process.words import list_some
+from hostmesh.worker.remote.content import of_remote
+from hostmesh.worker.remote.stores import expand, look_at_all
+from hostmesh.worker.remote.urls import is_url
+from hostmesh.worker.remote.whole import LocalFiles
 from hostmesh.worker.sources.base import BlockSource, RecordSource
 from hostmesh.worker.specs.functions import find_function
 from hostmesh.worker.specs.spec import Spec
@@ -65,6 +69,9 @@ def find_files(patterns: Sequence[str | Path]) -> list[str]:
     """Each path, or the files it matches in the order of their names."""
     found = []
     for pattern in map(str, patterns):
+        if is_url(pattern):
+            found += expand(pattern)
+            continue
         matches = sorted(glob(pattern, recursive=True)) if has_magic(pattern) else [pattern]
         if not matches:
             raise DataError(f"no file matches {pattern}")
@@ -137,7 +144,10 @@ class Files:
 
     def __init__(self, slices: Sequence[FileSlice]) -> None:
         self._slices = slices
-        self._readers = [_open_file(one.path) for one in slices]
+        paths = list(dict.fromkeys(one.path for one in slices))
+        self._remote = LocalFiles(look_at_all([path for path in paths if is_url(path)]))
+        local = {file.url: str(path) for file, path in zip(self._remote.files, self._remote.paths, strict=True)}
+        self._readers = [_open_file(local.get(one.path, one.path), one.path) for one in slices]
         counts = [_count(one, reader) for one, reader in zip(slices, self._readers, strict=True)]
         self._ends = np.array(list(accumulate(counts)), np.int64)
         if not sum(counts):
@@ -152,6 +162,8 @@ class Files:
 
     @property
     def content(self) -> Content | None:
+        if self._remote.files:
+            return of_remote(self._remote.files)
         return of_files(list(dict.fromkeys(one.path for one in self._slices)))
 
     def read(self, ids: Ids) -> list[bytes]:
@@ -185,12 +197,12 @@ def _count(file_slice: FileSlice, reader: Any) -> int:
     return wanted
 
 
-def _open_file(path: str) -> Any:
+def _open_file(path: str, name: str) -> Any:
     from array_record.python.array_record_module import ArrayRecordReader
 
     reader = ArrayRecordReader(path, options=READER_OPTIONS, file_reader_buffer_size=READER_BUFFER)
     if not reader.ok():  # it does not raise, and passes for a file without records
-        raise DataError(f"{path} cannot be read as ArrayRecord: {_reason(reader)}")
+        raise DataError(f"{name} cannot be read as ArrayRecord: {_reason(reader)}")
     return reader
 
 

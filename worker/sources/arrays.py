@@ -1,7 +1,8 @@
-"""Arrays as a source: in memory, in an .npz file, or .npy files read through a memory map."""
+"""Arrays as a source: in memory, in an .npz file, or .npy files read through a memory map or from a store."""
 
 from __future__ import annotations
 
+import re
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -15,6 +16,11 @@ from numpy.typing import NDArray
 
 from hostmesh.worker.errors import DataError
 from hostmesh.worker.loading.rows import Ids, count_rows, map_leaves
+from hostmesh.worker.remote.arrays import open_npy_files
+from hostmesh.worker.remote.content import of_remote
+from hostmesh.worker.remote.stores import list_folder, look_at_all
+from hostmesh.worker.remote.urls import is_url, name_of
+from hostmesh.worker.remote.whole import LocalFiles
 from hostmesh.worker.sources.base import BlockSource
 from hostmesh.worker.specs.spec import Spec
 from hostmesh.worker.verify.content import Content, of_arrays, of_files
@@ -39,17 +45,47 @@ def _taker(array: NDArray[Any]) -> Callable[[Ids, int], NDArray[Any]]:
 
 def open_spec(spec: Spec) -> BlockSource:
     spec.check_options()
+    if is_url(spec.rest):
+        return open_remote_npz(spec.rest) if spec.scheme == "npz" else open_remote_npy(spec.rest)
     return open_npz(spec.rest) if spec.scheme == "npz" else open_npy(spec.rest)
 
 
 def open_npz(path: str) -> BlockSource:
+    return array_source(_load_npz(path, path), f"npz:{path}")
+
+
+def open_remote_npz(url: str) -> BlockSource:
+    files = LocalFiles(look_at_all([url]))
+    try:
+        return array_source(_load_npz(url, str(files.paths[0])), f"npz:{url}", of_remote(files.files))
+    finally:
+        files.close()
+
+
+def open_remote_npy(url: str) -> BlockSource:
+    """As `open_npy`: rows are fetched when they are read."""
+    name = f"npy:{url}"
+    if url.endswith(".npy"):
+        array = open_npy_files([url])[0]
+        return BlockSource(name, len(array), array.take, of_remote([array.file]))
+    folder = f"{url.rstrip('/')}/"
+    urls = [found for found in list_folder(folder) if re.fullmatch(r"[^/]+\.npy", found.removeprefix(folder))]
+    if not urls:
+        raise DataError(f"{url} holds no .npy file; wanted one NAME.npy for each field, or the name of a file")
+    arrays = {name_of(found).removesuffix(".npy"): found for found in urls}
+    columns = dict(zip(arrays, open_npy_files(urls), strict=True))
+    length = count_rows(columns, name)
+    content = of_remote([array.file for array in columns.values()])
+    return BlockSource(name, length, lambda ids: {field: array.take(ids) for field, array in columns.items()}, content)
+
+
+def _load_npz(name: str, path: str) -> dict[str, NDArray[Any]]:
     """Every array of the file, in memory."""
-    with _readable(path), open(path, "rb") as file:
+    with _readable(name), open(path, "rb") as file:
         loaded = np.load(file, allow_pickle=False)
         if isinstance(loaded, np.ndarray):
             raise ValueError("it is an .npy file: write npy: before its path")
-        arrays = dict(loaded)
-    return array_source(arrays, f"npz:{path}")
+        return dict(loaded)
 
 
 def open_npy(path: str) -> BlockSource:

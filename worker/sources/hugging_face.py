@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,31 +11,58 @@ from numpy.typing import NDArray
 
 from hostmesh.worker.errors import DataError
 from hostmesh.worker.loading.rows import Block, Ids, Record, check_ids, stack_records, take_rows
+from hostmesh.worker.remote.content import of_remote
+from hostmesh.worker.remote.folders import Mirror
+from hostmesh.worker.remote.stores import list_folder
+from hostmesh.worker.remote.urls import is_url
 from hostmesh.worker.sources.arrow_bytes import store_column
 from hostmesh.worker.sources.arrow_columns import FixedColumn, ListColumn, make_column
 from hostmesh.worker.sources.base import BaseSource, RecordSource, Source
+from hostmesh.worker.sources.hugging_face_steps import Examples, find_items
 from hostmesh.worker.specs.packages import load
 from hostmesh.worker.specs.spec import Spec, unknown
-from hostmesh.worker.streams.batches import RECORDS, UNKNOWN, Items, batches_of, combine, decide
+from hostmesh.worker.streams.batches import decide
 from hostmesh.worker.streams.passes import Pass
 from hostmesh.worker.streams.stream import Stream, StreamPart
 from hostmesh.worker.verify.content import Content, fingerprint_bytes, stamp_files
 
 TABLES = ("arrow", "pandas", "polars")
 FILES = {".parquet": "parquet", ".json": "json", ".jsonl": "json", ".csv": "csv", ".arrow": "arrow"}
-# Steps whose states leave something out, by their classes: what a shuffle's buffer holds is lost.
-NOT_EXACT = ("BufferShuffledExamplesIterable",)
 
 
 def open_spec(spec: Spec) -> Source:
     """`hf:PATH_OR_NAME?split=train&config=…`: a saved folder, a file, a folder of files, or a name on the hub."""
     spec.check_options("split", "config")
     datasets = load("datasets", "datasets", "hugging-face", spec.text)
+    where, split, mirror = spec.rest, spec.options.get("split"), None
+    if is_url(where):
+        mirror, split = _fetch(where, split)
+        where = str(mirror.path)
     try:
-        found, split = _load(datasets, spec.rest, spec.options.get("config"), spec.options.get("split"))
+        found, split = _load(datasets, where, spec.options.get("config"), split)
     except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
         raise DataError(f"{spec.text} cannot be loaded: {error}") from error
-    return source(found, f"hf:{spec.rest}", split)
+    opened = source(found, f"hf:{spec.rest}", split)
+    return opened if mirror is None else _with_mirror(opened, mirror)
+
+
+def _fetch(url: str, split: str | None) -> tuple[Mirror, str | None]:
+    """Of a saved dict of splits only the one that is wanted."""
+    base = url.rstrip("/")
+    if split is None or f"{base}/dataset_dict.json" not in list_folder(base) or not list_folder(f"{base}/{split}"):
+        return Mirror(url), split
+    return Mirror(f"{base}/{split}"), None
+
+
+def _with_mirror(opened: Source, mirror: Mirror) -> Source:
+    """Known by the files in the store, which stay in the cache as long as the source is used."""
+    content = of_remote(mirror.files)
+    if isinstance(opened, TableSource):
+        opened = replace(opened, stored_as=content)
+    elif isinstance(opened, RecordSource):
+        opened = replace(opened, content=content)
+    mirror.keep_with(opened)
+    return opened
 
 
 def source(data: Any, name: str = "hf:Dataset", split: str | None = None) -> Source:
@@ -59,7 +85,7 @@ def source(data: Any, name: str = "hf:Dataset", split: str | None = None) -> Sou
 def stream(data: Any, shards: int = 1, batched: bool | None = None) -> Stream:
     """Its own shards are used where it has enough of them."""
     name = "hf:IterableDataset"
-    in_blocks, check = decide(_items(data._ex_iterable), batched, name)
+    in_blocks, check = decide(find_items(data._ex_iterable), batched, name)
     is_plain = data._formatting is None
     if is_jax := not is_plain and data._formatting.format_type == "jax":
         data = data.with_format("numpy")  # as in _format_on_host
@@ -67,7 +93,7 @@ def stream(data: Any, shards: int = 1, batched: bool | None = None) -> Stream:
 
     def begin(shard: int, of: int) -> Pass:
         own = of > 1 and data.num_shards >= of
-        items = _Examples(data.shard(num_shards=of, index=shard) if own else data)
+        items = Examples(data.shard(num_shards=of, index=shard) if own else data)
         return Pass(items, *((0, 1) if own else (shard, of)), in_blocks, check, convert)
 
     return Stream(begin, shards, in_blocks, name, part=_find_part(data))
@@ -78,68 +104,6 @@ def _find_part(data: Any) -> StreamPart | None:
     if (found := getattr(data, "_distributed", None)) is None or found.world_size == 1:
         return None
     return StreamPart("split_dataset_by_node", found.rank, found.world_size, "leave it out")
-
-
-class _Examples(Iterator[Any]):
-    """One pass with a state of its own: an IterableDataset has one state for all its passes."""
-
-    def __init__(self, data: Any) -> None:
-        self._data = _copy(data)
-        self._data._ex_iterable = _copy_steps(data._ex_iterable)
-        self._examples = iter(self._data)
-        self._is_exact = not any(type(step).__name__ in NOT_EXACT for step in _steps(data._ex_iterable))
-
-    def __next__(self) -> Any:
-        return next(self._examples)
-
-    def get_state(self) -> Any:
-        return self._data.state_dict() if self._is_exact else None
-
-    def set_state(self, state: Any) -> None:
-        self._data.load_state_dict(state)
-
-
-def _items(step: Any) -> Items:
-    """What this step makes of the items of those before it."""
-    if _is_batch(getattr(step, "function", None)):
-        return batches_of(None if step.is_batch_accumulate_arrow_table_function else step.batch_size)
-    before = [_items(part) for part in _parts(step)]
-    found = combine(before) if before else RECORDS
-    # A function of several batches may take them apart.
-    return UNKNOWN if found.batched and getattr(step, "batched", False) else found
-
-
-def _is_batch(function: Any) -> bool:
-    """Whether it is one of those that `.batch()` maps with."""
-    function = getattr(function, "func", function)  # of a partial
-    name = getattr(function, "__name__", "")
-    return name.startswith("_batch_") and function.__module__.startswith("datasets.")
-
-
-def _parts(step: Any) -> list[Any]:
-    return [step.ex_iterable] if hasattr(step, "ex_iterable") else list(getattr(step, "ex_iterables", []))
-
-
-def _steps(step: Any) -> Iterator[Any]:
-    yield step
-    for part in _parts(step):
-        yield from _steps(part)
-
-
-def _copy(found: Any) -> Any:
-    """With attributes of its own, which a copy of an IterableDataset has not."""
-    twin = object.__new__(type(found))
-    twin.__dict__ = dict(vars(found))
-    return twin
-
-
-def _copy_steps(step: Any) -> Any:
-    twin = _copy(step)
-    if hasattr(step, "ex_iterable"):
-        twin.ex_iterable = _copy_steps(step.ex_iterable)
-    elif hasattr(step, "ex_iterables"):
-        twin.ex_iterables = [_copy_steps(part) for part in step.ex_iterables]
-    return twin
 
 
 def _load(datasets: Any, where: str, config: str | None, split: str | None) -> tuple[Any, str | None]:
@@ -164,6 +128,7 @@ class TableSource(BaseSource):
     dataset: Any
     indices: Ids | None  # rows of the table, where the dataset was shuffled or filtered
     columns: dict[str, FixedColumn | ListColumn | None]
+    stored_as: Content | None = None  # of files in a store
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -175,6 +140,8 @@ class TableSource(BaseSource):
     @property
     def content(self) -> Content | None:
         """Rows, not the files: those that a host has made for itself may differ where rows do not."""
+        if self.stored_as is not None:
+            return self.stored_as
         found = [store_column(name, column, self.dataset, self._rows) for name, column in self.columns.items()]
         stored = tuple(replace(one, stamp=self._stamp) for one in found if one is not None)
         return Content(stored) if stored else None

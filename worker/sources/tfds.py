@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -10,6 +11,8 @@ import numpy as np
 
 from hostmesh.worker.errors import DataError
 from hostmesh.worker.loading.rows import Record
+from hostmesh.worker.remote.folders import Mirror
+from hostmesh.worker.remote.urls import is_url
 from hostmesh.worker.sources.array_record import Files, FileSlice
 from hostmesh.worker.sources.base import BlockSource, RecordSource
 from hostmesh.worker.sources.objects import object_source
@@ -19,6 +22,8 @@ from hostmesh.worker.specs.spec import Spec, unknown
 Field: TypeAlias = Callable[[Any], Any]  # a feature of a tf.train.Example -> its value
 
 FORM = "tfds:NAME[/CONFIG][:VERSION]/SPLIT, as in tfds:mnist/train[:90%]"
+# A file of records: mnist-train.array_record-00000-of-00001
+SHARD = re.compile(r"-[0-9]{5}-of-[0-9]{5}$")
 HOW_TO_PREPARE = """prepare it first, once, where every host can read it:
   tfds build {name} --file_format=array_record --data_dir={folder}
   or tfds.builder("{name}", data_dir="{folder}", file_format="array_record").download_and_prepare()"""
@@ -31,9 +36,14 @@ def open_spec(spec: Spec) -> RecordSource:
     if not slash or not name or not split:
         raise DataError(f"{spec.text}: wanted {FORM}")
     tfds = load("tensorflow_datasets", "tensorflow-datasets", "tensorflow", spec.text)
-    info = _find_prepared(tfds, name, spec)
+    data_dir = spec.options.get("data_dir") or os.environ.get("TFDS_DATA_DIR")
+    if is_url(data_dir):
+        mirror = Mirror(str(data_dir), lambda place: _describes(place, name))
+        info, base = _find_prepared(tfds, name, spec, data_dir, str(mirror.folder)), (str(mirror.folder), str(data_dir))
+    else:
+        info, base = _find_prepared(tfds, name, spec, data_dir, data_dir), None
     fields = spec.options["fields"].split(",") if "fields" in spec.options else list(info.features)
-    return _array_record_source(info, split, fields, f"tfds:{spec.rest}")
+    return _array_record_source(info, split, fields, f"tfds:{spec.rest}", base)
 
 
 def source(data: Any) -> BlockSource | RecordSource:
@@ -48,9 +58,14 @@ def source(data: Any) -> BlockSource | RecordSource:
     return object_source(data, name)
 
 
-def _find_prepared(tfds: Any, name: str, spec: Spec) -> Any:
-    data_dir = spec.options.get("data_dir")
-    folder = data_dir or os.environ.get("TFDS_DATA_DIR", "~/tensorflow_datasets")
+def _describes(place: str, name: str) -> bool:
+    """What TFDS tells of this dataset, and not its records."""
+    return place.startswith(f"{name.partition('/')[0].partition(':')[0]}/") and not SHARD.search(place)
+
+
+def _find_prepared(tfds: Any, name: str, spec: Spec, shown: str | None, data_dir: str | None) -> Any:
+    """`shown` is what the user calls `data_dir`."""
+    folder = shown or "~/tensorflow_datasets"
     advice = HOW_TO_PREPARE.format(name=name, folder=folder)
     try:
         builder = tfds.builder(name, data_dir=data_dir, file_format="array_record")
@@ -60,25 +75,39 @@ def _find_prepared(tfds: Any, name: str, spec: Spec) -> Any:
     except ValueError as error:
         raise DataError(f"{spec.text}: not prepared as ArrayRecord in {folder} ({error}); {advice}") from error
     if not builder.is_prepared():
-        raise DataError(f"{spec.text}: not prepared in {builder.data_dir}; {advice}")
+        raise DataError(f"{spec.text}: not prepared in {_show(builder, shown, data_dir)}; {advice}")
     if not _is_array_record(builder.info):
-        found = builder.info.file_format.value
-        raise DataError(f"{spec.text}: {builder.data_dir} is in the format {found}, wanted array_record; {advice}")
+        found, where = builder.info.file_format.value, _show(builder, shown, data_dir)
+        raise DataError(f"{spec.text}: {where} is in the format {found}, wanted array_record; {advice}")
     return builder.info
+
+
+def _show(builder: Any, shown: str | None, data_dir: str | None) -> str:
+    path = str(builder.data_dir)
+    return path if data_dir is None or shown is None else path.replace(data_dir, shown, 1)
 
 
 def _is_array_record(info: Any) -> bool:
     return info.file_format is not None and info.file_format.value == "array_record"
 
 
-def _array_record_source(info: Any, split: str, fields: list[str], name: str) -> RecordSource:
-    """TFDS's own reader makes a pool of threads for each block, and its decoder walks all features for each record."""
+def _array_record_source(
+    info: Any, split: str, fields: list[str], name: str, base: tuple[str, str] | None = None
+) -> RecordSource:
+    """TFDS's own reader makes a pool of threads for each block, and its decoder walks all features for each record.
+
+    `base` is a folder here, and the URL of the one in a store whose records are to be read instead.
+    """
     try:
         instructions = info.splits[split].file_instructions
     except (ValueError, KeyError) as error:
         known = ", ".join(info.splits)
         raise DataError(f"{name}: no split {split!r} among {known}: {str(error).splitlines()[0]}") from error
-    files = Files([FileSlice(str(one.filename), one.skip, one.take) for one in instructions])
+    paths = [str(one.filename) for one in instructions]
+    if base is not None:
+        paths = [f"{base[1].rstrip('/')}/{path.removeprefix(base[0]).lstrip('/')}" for path in paths]
+    slices = zip(paths, instructions, strict=True)
+    files = Files([FileSlice(path, one.skip, one.take) for path, one in slices])
     decode = _make_decoder(info.features, fields, name)
     return RecordSource(name, len(files), lambda ids: [decode(row) for row in files.read(ids)], files.content)
 

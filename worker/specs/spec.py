@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from urllib.parse import unquote
 
 from hostmesh.worker.errors import DataError
+from hostmesh.worker.remote.urls import refuse_secrets
 
 
 @dataclass(frozen=True)
@@ -19,6 +20,7 @@ class Spec:
 
     @classmethod
     def parse(cls, text: str) -> Spec:
+        refuse_secrets(text)
         head, _, query = text.partition("?")
         scheme, colon, rest = head.partition(":")
         if not colon or not scheme or not rest:

@@ -12,7 +12,7 @@ from hostmesh.worker.errors import DataError
 from hostmesh.worker.loading.rows import Block, Ids, Record, check_ids, stack_records, take_rows
 from hostmesh.worker.process.progress import Progress
 from hostmesh.worker.sources.base import BaseSource
-from hostmesh.worker.text.token_files import TokenFile, TokenFiles
+from hostmesh.worker.text.token_files import TokenFile, TokenFiles, open_token_files
 from hostmesh.worker.verify.content import Content
 
 TOKENS = "tokens"
@@ -55,7 +55,8 @@ class FileDocuments(BaseSource):
 
 def read_offsets(path: str, file: TokenFile) -> NDArray[np.int64]:
     """Where the documents of a file begin: `.npy`, or raw int64; the end of the file may be given too or not."""
-    offsets = TokenFile(path, None if path.endswith(".npy") else np.dtype("<i8")).tokens.astype(np.int64)
+    (opened,) = open_token_files([path], None if path.endswith(".npy") else np.dtype("<i8"))
+    offsets = opened.tokens[:].astype(np.int64)
     if offsets[0] != 0:
         raise DataError(f"{path} wants the offset of the first document, 0, at its beginning; found {offsets[0]}")
     falls = np.flatnonzero(np.diff(offsets) < 0)

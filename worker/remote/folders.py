@@ -1,0 +1,57 @@
+"""A folder of a store as a folder of this host, for libraries that open nothing else."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from hostmesh.worker.errors import DataError
+from hostmesh.worker.remote.files import RemoteFile
+from hostmesh.worker.remote.own_cache import own_cache
+from hostmesh.worker.remote.stores import list_folder, look_at_all
+from hostmesh.worker.remote.urls import name_of
+from hostmesh.worker.remote.whole import LocalFiles
+
+
+class Mirror:
+    """The files below a URL, or one file, of those that are wanted by their place below it."""
+
+    def __init__(self, url: str, is_wanted: Callable[[str], bool] = lambda place: True) -> None:
+        base = url.rstrip("/")
+        places = [found.removeprefix(f"{base}/") for found in list_folder(base)]
+        wanted = [place for place in places if is_wanted(place)]
+        urls = {place: f"{base}/{place}" for place in wanted} if places else {name_of(base): base}
+        self._local = LocalFiles(look_at_all(list(urls.values())))
+        known = "".join(file.key() for file in self._local.files)
+        self.folder = own_cache().tree_of(hashlib.sha256(f"{base} {known}".encode()).hexdigest()[:40])
+        for place, path in zip(urls, self._local.paths, strict=True):
+            link(self.folder / place, path)
+        self.path = self.folder if places else self.folder / name_of(base)
+
+    @property
+    def files(self) -> list[RemoteFile]:
+        return self._local.files
+
+    def keep_with(self, thing: Any) -> None:
+        """The files stay as long as that does."""
+        self._local.keep_with(thing)
+
+
+def link(at: Path, to: Path) -> None:
+    """Others may do the same at this moment."""
+    if ".." in at.parts:
+        raise DataError(f"{at}: a name in the store leads out of its folder")
+    try:
+        at.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        aside = at.with_name(f".{at.name}.{os.getpid()}-{threading.get_ident()}")
+        with suppress(FileNotFoundError):
+            aside.unlink()
+        aside.symlink_to(to)
+        aside.replace(at)
+    except OSError as error:
+        raise own_cache().explain(error) from error

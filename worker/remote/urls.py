@@ -1,0 +1,65 @@
+"""Which strings are URLs of a store, and what of a URL may be shown."""
+
+from __future__ import annotations
+
+import re
+
+from hostmesh.worker.errors import DataError
+
+STORES = ("s3", "gs", "http", "https")
+
+URL = re.compile(r"([a-z][a-z0-9+.-]*)://")
+# `user:password@` before a host or bucket.
+LOGIN = re.compile(r"(?<=://)[^/@\s]*@")
+# What makes a signed link: whoever has it may read.
+SIGNED = re.compile(
+    r"((?:x-amz-|x-goog-)?(?:signature|credential|security-token)|awsaccesskeyid|googleaccessid|sig|[a-z_-]*token"
+    r"|[a-z_-]*secret[a-z_-]*|password|api[_-]?key)(?:=|%3d)[^&\s'\"<>]*",
+    re.IGNORECASE,
+)
+
+
+def is_url(path: object) -> bool:
+    return isinstance(path, str) and URL.match(path) is not None
+
+
+def check_url(url: str) -> None:
+    """Refuses stores that are not known, and URLs that hold credentials."""
+    found = URL.match(url)
+    assert found is not None
+    if found[1] not in STORES:
+        wanted = ", ".join(f"{store}://" for store in STORES)
+        raise DataError(f"{hide_secrets(url)}: {found[1]}:// is no store that is known; wanted one of {wanted}")
+    refuse_secrets(url)
+    bucket, _, key = url[found.end() :].partition("/")
+    if not bucket or not key.strip("/"):
+        raise DataError(f"{url}: wanted {found[1]}://{'HOST' if found[1].startswith('http') else 'BUCKET'}/PATH")
+
+
+def refuse_secrets(text: str) -> None:
+    """Credentials in a URL would be in every message, event and log that names it."""
+    head, _, query = text.replace("%3F", "?").replace("%3f", "?").partition("?")
+    if "://" in text and (LOGIN.search(head) or SIGNED.search(query)):
+        raise DataError(
+            f"{hide_secrets(text)} holds credentials, which would be shown wherever it is named: leave them out of it;"
+            " they are taken from the environment (AWS_ACCESS_KEY_ID, GOOGLE_APPLICATION_CREDENTIALS, …)"
+            " or from the files of the store's own tools"
+        )
+
+
+def hide_secrets(text: str) -> str:
+    return SIGNED.sub(r"\1=…", LOGIN.sub("…@", text))
+
+
+def scheme_of(url: str) -> str:
+    return url.partition("://")[0]
+
+
+def bucket_of(url: str) -> str:
+    """The host, of an HTTP address."""
+    return url.partition("://")[2].partition("/")[0]
+
+
+def name_of(url: str) -> str:
+    """The last part of the path."""
+    return url.rstrip("/").rpartition("/")[2]
