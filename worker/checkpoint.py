@@ -157,7 +157,7 @@ class Checkpoint:
         # In a list, because orbax refuses a lone array.
         items = args.Composite(state=args.StandardSave([state]), position=args.JsonSave(position))
         try:
-            self._orbax.save(self.folder / str(step), args=items)
+            self._orbax.save(self._folder.place.path_to_save(step), args=items)
         except Exception as error:
             raise self._save_error(step, _explain(error)) from error
         self._pending = step
@@ -185,7 +185,7 @@ class Checkpoint:
         self._folder.close()
 
     def _open_orbax(self) -> Any:
-        return open_orbax(self._folder.owner_token, self._folder.require_owned)
+        return open_orbax(self._folder.place, self._folder.owner_token, self._folder.require_owned)
 
     def _read_part(self, step: int, wanted: PyTree) -> PyTree:
         orbax = self._open_orbax()  # a second one, because a checkpointer handles an item in one way only
@@ -197,9 +197,9 @@ class Checkpoint:
         from orbax.checkpoint import args
 
         try:
-            return orbax.restore(self.folder / str(step), args=args.Composite(**items))
+            return orbax.restore(self._folder.place.path_to_read(step), args=args.Composite(**items))
         except Exception as error:
-            back = f"remove {self.folder / str(step)} to go back to the step before"
+            back = f"remove {self.folder}/{step} to go back to the step before"
             what_now = "its owner may have removed it meanwhile: try again" if self._folder.read_only else back
             raise CheckpointError(
                 f"step {step} in {self.folder} cannot be read: {_first_line(error)}; {what_now}"
