@@ -1,4 +1,4 @@
-"""Object stores for tests: moto's S3 server and a GCS emulator, behind a door that can be slow, shut, cut off or strict."""
+"""Object stores for tests: moto's S3 server and a GCS emulator, behind a door that can be slow, shut or cut off."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 import pytest
 
-KEY, SECRET = "AKIAHOSTMESHTEST", "correct-horse-battery-staple"
+TOKEN = "correct-horse-battery-staple"
 # What a request is to meet: nothing, seconds to wait, a status, or the end of the connection in the middle.
 Fate = float | int | str | None
 
@@ -65,9 +65,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if isinstance(fate, float):
             time.sleep(fate)
         if isinstance(fate, int):
-            self.reply(_Answer(fate, {}, b"not now"))
+            self.reply(_Answer(fate, {}, make_error(fate)))
         elif not self.is_allowed():
-            self.reply(_Answer(401, {}, b"Invalid Credentials"))
+            self.reply(_Answer(401, {}, make_error(401)))
         elif self.server.complete_gcs:
             with self.server.lock:
                 answer = self.ask_gcs(body)
@@ -79,7 +79,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def is_allowed(self) -> bool:
         """By moto itself where it is S3."""
-        return not self.server.complete_gcs or self.headers.get("Authorization") == f"Bearer {SECRET}"
+        return not self.server.complete_gcs or self.headers.get("Authorization") == f"Bearer {TOKEN}"
 
     def ask_gcs(self, body: bytes) -> _Answer:
         """What the emulator lacks: conditions on the generation of an object, and its generation when it is read."""
@@ -112,18 +112,29 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         pass
 
 
+def make_error(status: int) -> bytes:
+    """As Google's servers say it."""
+    return json.dumps({"error": {"code": status, "message": f"error {status}", "errors": []}}).encode()
+
+
 class Store:
     """One real server with a bucket, and what a program needs to be told to use it."""
 
     def __init__(self, scheme: str) -> None:
         self.scheme = scheme
         inner_port, self._stop = start_gcs() if scheme == "gs" else start_s3()
+        self.key, self.secret = ("", TOKEN) if scheme == "gs" else make_key(inner_port)
         self.door = Door(inner_port, complete_gcs=scheme == "gs")
 
-    def env(self, secret: str = SECRET) -> dict[str, str]:
+    def env(self, secret: str = "") -> dict[str, str]:
+        secret = secret or self.secret
         if self.scheme == "gs":
             return {"TENSORSTORE_GCS_HTTP_URL": self.door.url, "GOOGLE_AUTH_TOKEN_FOR_TESTING": secret}
-        return {"AWS_ENDPOINT_URL": self.door.url, "AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": secret}
+        return {"AWS_ENDPOINT_URL": self.door.url, "AWS_ACCESS_KEY_ID": self.key, "AWS_SECRET_ACCESS_KEY": secret}
+
+    @property
+    def boto_keys(self) -> dict[str, str]:
+        return {"aws_access_key_id": self.key, "aws_secret_access_key": self.secret}
 
     def close(self) -> None:
         self.door.shutdown()
@@ -144,9 +155,21 @@ def start_s3() -> tuple[int, Callable[[], None]]:
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
-    host, port = server.get_host_and_port()
-    inner = http.client.HTTPConnection(host, port, timeout=60)
-    inner.request("PUT", "/bucket")
+    return server.get_host_and_port()[1], server.stop
+
+
+def make_key(port: int) -> tuple[str, str]:
+    """The bucket, and a user who may do everything; from then on moto checks who asks."""
+    boto3 = pytest.importorskip("boto3", reason="moto[server]")
+    anybody = {"region_name": "us-east-1", "aws_access_key_id": "any", "aws_secret_access_key": "any"}
+    iam, s3 = (boto3.client(name, endpoint_url=f"http://127.0.0.1:{port}", **anybody) for name in ("iam", "s3"))
+    s3.create_bucket(Bucket="bucket")
+    iam.create_user(UserName="trainer")
+    key = iam.create_access_key(UserName="trainer")["AccessKey"]
+    everything = {"Statement": {"Effect": "Allow", "Action": "*", "Resource": "*"}, "Version": "2012-10-17"}
+    iam.put_user_policy(UserName="trainer", PolicyName="all", PolicyDocument=json.dumps(everything))
+    inner = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    inner.request("POST", "/moto-api/reset-auth", b"0")
     assert inner.getresponse().status == 200
     inner.close()
-    return port, server.stop
+    return key["AccessKeyId"], key["SecretAccessKey"]

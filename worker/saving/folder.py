@@ -77,10 +77,10 @@ class CheckpointFolder:
         if jax.process_index() == 0:
             try:
                 self._ownership = own(self.place, self.place.remove_leftovers)
-            except CheckpointError as error:
-                problem = str(error)
             except OSError as error:
                 problem = _cannot_hold(self.place, error)
+            except CheckpointError as error:
+                problem = str(error)
         token = self._ownership.owner.token if self._ownership else ""
         problem, self.owner_token = exchange("own the checkpoint folder", [problem, token])[0]
         if problem:

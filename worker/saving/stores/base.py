@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol
 class Mark(NamedTuple):
     """A small file as it was found. `changed` is another value after each change."""
 
-    changed: object
+    changed: Any
     text: str
 
 
@@ -65,6 +65,9 @@ class Place(Protocol):
 
         The token keeps two programs from writing into one place; `require_owned` is called just before the step shows.
         """
+
+    def explain(self, error: Exception) -> str:
+        """Why saving or reading failed, in one line."""
 
     def find_part_class(self) -> Any:
         """The same for the parts of a step; None leaves it to orbax."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import threading
 import uuid
@@ -13,6 +14,7 @@ from hostmesh.worker.process.facts import send_fact
 from hostmesh.worker.saving.stores.arrays import prepare_orbax
 from hostmesh.worker.saving.stores.base import Mark
 from hostmesh.worker.saving.stores.epaths import make_path_type, open_objects
+from hostmesh.worker.saving.stores.objects import StoreError, explain
 from hostmesh.worker.saving.stores.url import StoreUrl
 
 
@@ -29,7 +31,8 @@ class Bucket:
         prepare_orbax(url)
 
     def make_ready(self) -> None:
-        pass
+        """Only asks: of a refused list the store says more than of what comes first in a conditional write."""
+        self._list(".token-")
 
     def list_marks(self, beginning: str) -> list[str]:
         return self._list(beginning)
@@ -63,7 +66,9 @@ class Bucket:
             self._objects.remove(self._folder + name)
 
     def list_steps(self) -> list[int]:
-        return [int(name) for name in self._list() if name.isdecimal()]
+        if not (names := self._list()):
+            raise StoreError(errno.ENOENT, "there is no such bucket, or nothing in that folder", self.path)
+        return [int(name) for name in names if name.isdecimal()]
 
     def remove_step(self, step: int) -> None:
         data = self._find_data(step)
@@ -104,6 +109,10 @@ class Bucket:
             async def validate_final(cls, final_path: Any) -> None:
                 """Who reads was sent there by the step's object."""
 
+            async def create(self) -> Any:
+                self.get().rmtree()  # what a save that failed has left; orbax would want a package of Google's for it
+                return await super().create()
+
             async def finalize(self) -> None:
                 step, data = self.get_final().name, self.get()
                 (data / atomicity.COMMIT_SUCCESS_FILE).write_text(f"complete: step {step}")  # for orbax's own tools
@@ -112,6 +121,11 @@ class Bucket:
                 send_fact("saved", must_arrive=True, step=int(step))
 
         return MarkedPath
+
+    def explain(self, error: Exception) -> str:
+        if isinstance(error, StoreError):
+            return str(error.strerror)
+        return str(error) if isinstance(error, CheckpointError) else explain(error)
 
     def find_part_class(self) -> Any:
         """That orbax uses for `gs://`; for others it would rename."""
@@ -125,15 +139,22 @@ class Bucket:
 
     def _find_data(self, step: int) -> str | None:
         found = self._objects.read(f"{self._folder}{step}")
-        return None if found is None else str(json.loads(found.data)["data"])
+        try:
+            return None if found is None else str(json.loads(found.data)["data"])
+        except (ValueError, TypeError, KeyError) as error:
+            raise CheckpointError(f"{self.path}/{step} is no object of a checkpoint: use another folder") from error
 
     def _replace(self, name: str, text: str) -> None:
         """Unless it has become another's: then the next look tells."""
-        generation = self._objects.replace(self._folder + name, _sign(text), self._own[name][1])
-        if generation is None:
+        before, generation = self._own[name]
+        new = self._objects.replace(self._folder + name, _sign(text), generation)
+        if new is None and (found := self.read(name)) is not None and before and found.text == before:
+            # The answer to the last change never came, but the change was made.
+            new = self._objects.replace(self._folder + name, _sign(text), found.changed)
+        if new is None:
             del self._own[name]
         else:
-            self._own[name] = text, generation
+            self._own[name] = text, new
 
 
 def _sign(text: str) -> bytes:

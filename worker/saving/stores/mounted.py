@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from hostmesh.worker.errors import CheckpointError
 from hostmesh.worker.process.facts import send_fact
 from hostmesh.worker.saving.stores.base import Mark
 
@@ -101,6 +102,11 @@ class Mounted:
                     send_fact("saved", must_arrive=True, step=int(name))
 
         return OwnersPath
+
+    def explain(self, error: Exception) -> str:
+        if "No space left" in str(error):
+            return "no space left on the device"
+        return str(error) if isinstance(error, CheckpointError) else f"{type(error).__name__}: {error}".splitlines()[0]
 
     def find_part_class(self) -> None:
         return None

@@ -6,13 +6,23 @@ import errno
 import re
 from typing import Any, NamedTuple
 
+from hostmesh.worker.errors import CheckpointError
 from hostmesh.worker.saving.stores.url import TIMEOUT_VARIABLE, limit_silence, make_spec, read_timeout
 
+# Seconds to wait for a store that has not answered last time.
+PATIENCE = 5.0
 # How tensorstore calls the generation of an object that is not there.
 ABSENT = b"\x02"
 STATUS = re.compile(r"http_response_code='(\d+)'")
 # What is cut from a store's words: its own address book, and the body of its answer, which may repeat a key.
 DETAIL = re.compile(r"\s*\[[a-z_-]+='.*", re.DOTALL)
+
+
+class StoreError(OSError, CheckpointError):
+    """An OSError as other places raise it, and where nobody catches it a message for the user."""
+
+    def __str__(self) -> str:
+        return f"{self.filename}: {self.strerror}"
 
 
 class Found(NamedTuple):
@@ -21,13 +31,13 @@ class Found(NamedTuple):
 
 
 class Objects:
-    """By their whole names in the bucket. Every failure is an OSError in plain words."""
+    """By their whole names in the bucket. Every failure is a StoreError in plain words."""
 
     def __init__(self, scheme: str, bucket: str) -> None:
         import tensorstore
 
         limit_silence()
-        self._timeout = read_timeout()
+        self._timeout = self._patience = read_timeout()
         self.address = f"{scheme}://{bucket}"
         self._range = tensorstore.KvStore.KeyRange
         self._store = self._wait(tensorstore.KvStore.open(make_spec(scheme, bucket, "")))
@@ -49,7 +59,10 @@ class Objects:
         return self._write_if(name, data, generation)
 
     def list(self, beginning: str) -> list[str]:
-        """Looked through here once more: there are stores that ignore where a list is to begin."""
+        """Looked through here once more: there are stores that ignore where a list is to begin. And tensorstore 0.1.86
+        takes Google's refusal to list for an empty list; that to read any object it tells."""
+        if self.address.startswith("gs:"):
+            self.read(f"{beginning}.no-such-object")
         end = beginning[:-1] + chr(ord(beginning[-1]) + 1)  # the name that would come after all of these
         found = self._wait(self._store.list(self._range(beginning, end)))
         return sorted(name for name in map(bytes.decode, found) if name.startswith(beginning))
@@ -70,12 +83,15 @@ class Objects:
 
     def _wait(self, future: Any) -> Any:
         try:
-            return future.result(timeout=self._timeout)
+            answer = future.result(timeout=self._patience)
+            self._patience = self._timeout
+            return answer
         except TimeoutError:
-            why = f"it did not answer within {self._timeout:g} s ({TIMEOUT_VARIABLE} sets how long to wait)"
+            why = f"it did not answer within {self._patience:g} s ({TIMEOUT_VARIABLE} sets how long to wait)"
+            self._patience = min(PATIENCE, self._timeout)  # a program that ends because of it ends soon
         except Exception as error:
             why = explain(error)
-        raise OSError(errno.EIO, why, self.address)
+        raise StoreError(errno.EIO, why, self.address)
 
 
 def explain(error: BaseException) -> str:
@@ -89,10 +105,12 @@ def explain(error: BaseException) -> str:
         return f"these credentials may not do that ({_name_answer(text, status)})"
     if "NoSuchBucket" in text or (status == "404" and "NOT_FOUND" in text):
         return f"there is no such bucket ({_name_answer(text, status)})"
+    if "Failed to parse response metadata" in text:  # of a list from Google: its words were an error's, not JSON
+        return "there is no such bucket, or it may not be listed"
+    if "CURL error" in text or "retry attempts failed" in text:
+        return f"it did not answer: {said[said.rfind('All ') :]}; {TIMEOUT_VARIABLE} sets how long to try"
     if "redentials" in text or "OAuth" in text or "auth provider" in text:
         return f"no credentials were found that can be used: {said}"
-    if "CURL error" in text or "retry attempts failed" in text:
-        return f"it did not answer: {said}; {TIMEOUT_VARIABLE} sets how long to try"
     return said
 
 

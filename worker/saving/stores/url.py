@@ -11,12 +11,12 @@ from typing import Any
 from hostmesh.worker.errors import CheckpointError
 
 # Seconds after which a store that does not answer is given up.
-TIMEOUT_VARIABLE = "HOSTMESH_STORE_TIMEOUT"
+TIMEOUT_VARIABLE = "CHECKPOINT_STORE_TIMEOUT"
 TIMEOUT = 60.0
-# A request that fails is tried again after 0.5, 1, 2, … s; neither a pause nor a silent connection takes more than a
-# quarter of the timeout.
+# A request that fails is tried again after 0.5, 1, 2, … s. A pause takes an eighth of the timeout at most, so that all
+# six end within it; a connection without a byte is given up after a quarter.
 RETRIES = 6
-SHARE = 4
+PAUSE, SILENCE = 1 / 8, 1 / 4
 # `s3` as tensorstore calls it, with its names of what is set here.
 DRIVERS = {"gs": "gcs", "s3": "s3"}
 WANTED = "wanted a folder that every host mounts, gs://BUCKET/FOLDER or s3://BUCKET/FOLDER"
@@ -73,8 +73,8 @@ def read_timeout() -> float:
 
 def make_spec(scheme: str, bucket: str, path: str) -> dict[str, Any]:
     """What tensorstore opens. Its own 32 retries with pauses of up to 32 s would look like a hang."""
-    longest = f"{max(0.5, read_timeout() / SHARE):g}s"
-    retries = {"max_retries": RETRIES, "initial_delay": "500ms", "max_delay": longest}
+    longest = f"{read_timeout() * PAUSE:g}s"
+    retries = {"max_retries": RETRIES, "initial_delay": f"{min(0.5, read_timeout() * PAUSE):g}s", "max_delay": longest}
     spec = {"driver": DRIVERS[scheme], "bucket": bucket, "path": path, f"{DRIVERS[scheme]}_request_retries": retries}
     return {**spec, **(_describe_s3() if scheme == "s3" else {})}
 
@@ -91,8 +91,8 @@ def _describe_s3() -> dict[str, Any]:
 
 
 def limit_silence() -> None:
-    """Of a connection: tensorstore reads these once, with its first request."""
-    seconds = str(max(1, round(read_timeout() / SHARE)))
+    """Of a connection: tensorstore reads these once, with its first request, and for all that it does."""
+    seconds = str(max(1, round(read_timeout() * SILENCE)))
     os.environ.setdefault("TENSORSTORE_CURL_CONNECT_TIMEOUT_SECONDS", seconds)
     os.environ.setdefault("TENSORSTORE_CURL_LOW_SPEED_TIME_SECONDS", seconds)
     os.environ.setdefault("TENSORSTORE_CURL_LOW_SPEED_LIMIT_BYTES", "1")
