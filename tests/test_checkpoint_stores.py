@@ -17,6 +17,8 @@ from object_stores import Store
 
 from hostmesh.worker.errors import CheckpointError
 from hostmesh.worker.saving.stores import url
+from hostmesh.worker.saving.stores.bucket import Bucket
+from hostmesh.worker.saving.stores.epaths import open_objects
 from hostmesh.worker.saving.stores.objects import explain
 from hostmesh.worker.saving.stores.url import StoreUrl
 
@@ -202,6 +204,8 @@ def test_steps_are_kept_listed_and_removed_as_in_a_folder(store: Store, folder: 
     assert {name.partition(".")[0] for name in names_in(store, folder)} == {"100", "101"}
     other = begin(f"{folder}-nothing")
     assert "cannot be read: there is no such bucket, or nothing in that folder" in other.do("open read")
+    stranger = begin(secret="not-the/secret+of-mine")
+    assert f"{folder} cannot be read: the store refuses these credentials" in stranger.do("open read")
 
 
 @pytest.mark.quick("s3")
@@ -229,13 +233,13 @@ def test_of_two_programs_one_owns_and_the_other_is_told_and_follows_when_it_is_k
 
 @pytest.mark.slow
 def test_transfers_that_break_are_made_again(store: Store, folder: str, begin: Begin) -> None:
-    """Now and then one is refused for the moment, or its answer ends half-way."""
+    """Of a slow store: now and then it refuses one for the moment, or its answer ends half-way."""
     count = 0
 
-    def break_some(method: str, path: str) -> int | str | None:
+    def break_some(method: str, path: str) -> int | str | float:
         nonlocal count
         count += 1
-        return {8: 503, 16: "cut"}.get(count % 17)
+        return {8: 503, 16: "cut"}.get(count % 17, 0.1)
 
     store.door.fate = break_some
     program = begin()
@@ -267,6 +271,31 @@ def test_a_store_that_falls_silent_in_the_middle_of_a_save_is_an_error(store: St
     assert program.do("save 1").startswith(f"step 1 could not be saved in {folder}: it did not answer: ")
     store.door.fate = lambda method, path: None
     assert not {name for name in names_in(store, folder) if name.isdecimal()}
+
+
+@pytest.mark.quick("s3")
+def test_a_mark_is_changed_by_its_owner_alone_also_when_an_answer_was_lost(
+    store: Store, folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in store.env().items():
+        monkeypatch.setenv(name, value)
+    open_objects.cache_clear()
+    mine, other = Bucket(StoreUrl.parse(folder)), Bucket(StoreUrl.parse(folder))
+    assert mine.create(".owner-1") and not other.create(".owner-1")
+    mine.write(".owner-1", "mine")
+    before = other.read(".owner-1")
+    assert before is not None and before.text == "mine"
+    mine.touch(".owner-1")
+    assert (other.read(".owner-1") or before).changed != before.changed
+    mine._own[".owner-1"] = "mine", before.changed  # what is known when the last answer was lost
+    now = other.read(".owner-1")
+    mine.touch(".owner-1")
+    assert other.read(".owner-1") != now
+    other._objects.write(f"{StoreUrl.parse(folder).folder}/.owner-1", b"theirs")
+    mine.touch(".owner-1")
+    mine.write(".owner-1", "mine")
+    assert (other.read(".owner-1") or before).text == "theirs"
+    open_objects.cache_clear()
 
 
 @pytest.mark.parametrize(

@@ -111,7 +111,7 @@ def explain(error: BaseException) -> str:
         return f"it did not answer: {said[said.rfind('All ') :]}; {TIMEOUT_VARIABLE} sets how long to try"
     if "redentials" in text or "OAuth" in text or "auth provider" in text:
         return f"no credentials were found that can be used: {said}"
-    return said
+    return said if isinstance(error, ValueError) else f"{type(error).__name__}: {said}"  # tensorstore has no other
 
 
 def _name_answer(text: str, status: str) -> str:
