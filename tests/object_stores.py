@@ -144,7 +144,7 @@ class Store:
 
 def start_gcs() -> tuple[int, Callable[[], None]]:
     emulator = pytest.importorskip("gcp_storage_emulator.server", reason="gcp-storage-emulator")
-    logging.getLogger("gcp_storage_emulator").setLevel(logging.ERROR)
+    logging.getLogger("gcp_storage_emulator").setLevel(logging.CRITICAL)
     server = emulator.create_server("127.0.0.1", 0, in_memory=True, default_bucket="bucket")
     server.start()
     return server._api._httpd.server_address[1], server.stop
