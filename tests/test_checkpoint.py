@@ -501,9 +501,9 @@ def test_a_save_into_a_folder_that_vanished_is_an_error(folder: Path) -> None:
         kept.wait()
 
 
-def test_a_url_is_no_folder() -> None:
-    with pytest.raises(CheckpointError, match="found gs://bucket/kept, wanted a folder that every host mounts"):
-        Checkpoint("gs://bucket/kept", data_spec=ABOUT)
+def test_a_url_of_an_unknown_store_is_refused() -> None:
+    with pytest.raises(CheckpointError, match="found az://bucket/kept, wanted a folder that every host mounts, gs://"):
+        Checkpoint("az://bucket/kept", data_spec=ABOUT)
 
 
 def test_at_least_one_step_is_kept(folder: Path) -> None:

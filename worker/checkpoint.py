@@ -31,7 +31,8 @@ TIMEOUT = 600.0
 
 
 class Checkpoint:
-    """The newest `keep` steps in a folder that all hosts mount; every process makes the same calls.
+    """The newest `keep` steps in a folder that all hosts mount, or below `gs://bucket/…` or `s3://bucket/…`; every
+    process makes the same calls.
 
     `data_spec` says what the loader's state means: a step that was saved with another one is refused. The folder
     belongs to one program at a time, from here until `close` or its end; another one is refused with its owner's name.
@@ -177,9 +178,9 @@ class Checkpoint:
         # In a list, because orbax refuses a lone array.
         items = args.Composite(state=args.StandardSave([state]), position=args.JsonSave(position))
         try:
-            self._orbax.save(self.folder / str(step), args=items)
+            self._orbax.save(self._folder.place.path_to_save(step), args=items)
         except Exception as error:
-            raise self._save_error(step, _explain(error)) from error
+            raise self._save_error(step, self._folder.place.explain(error)) from error
         self._pending = step
 
     def wait(self) -> None:
@@ -191,7 +192,7 @@ class Checkpoint:
             with phase("saving"):
                 self._orbax.wait_until_finished()
         except Exception as error:
-            raise self._save_error(step, _explain(error)) from error
+            raise self._save_error(step, self._folder.place.explain(error)) from error
         self._folder.steps.append(step)
         self._reached = step
         self._folder.remove_all_but(self.keep)
@@ -205,7 +206,7 @@ class Checkpoint:
         self._folder.close()
 
     def _open_orbax(self) -> Any:
-        return open_orbax(self._folder.owner_token, self._folder.require_owned)
+        return open_orbax(self._folder.place, self._folder.owner_token, self._folder.require_owned)
 
     def _read_part(self, step: int, wanted: PyTree) -> PyTree:
         orbax = self._open_orbax()  # a second one, because a checkpointer handles an item in one way only
@@ -231,13 +232,12 @@ class Checkpoint:
         from orbax.checkpoint import args
 
         try:
-            return orbax.restore(self.folder / str(step), args=args.Composite(**items))
+            return orbax.restore(self._folder.place.path_to_read(step), args=args.Composite(**items))
         except Exception as error:
-            back = f"remove {self.folder / str(step)} to go back to the step before"
+            back = f"remove {self.folder}/{step} to go back to the step before"
             what_now = "its owner may have removed it meanwhile: try again" if self._folder.read_only else back
-            raise CheckpointError(
-                f"step {step} in {self.folder} cannot be read: {_first_line(error)}; {what_now}"
-            ) from error
+            why = self._folder.place.explain(error)
+            raise CheckpointError(f"step {step} in {self.folder} cannot be read: {why}; {what_now}") from error
 
     def _check(self, step: int, position: Mapping[str, Any], like: PyTree, weights_only: bool) -> None:
         where = f"step {step} in {self.folder}"
@@ -263,13 +263,3 @@ class Checkpoint:
         steps = self._folder.steps
         intact = f"; still there: steps {', '.join(map(str, steps))}" if steps else ""
         return CheckpointError(f"step {step} could not be saved in {self.folder}: {why}{intact}")
-
-
-def _explain(error: Exception) -> str:
-    if "No space left" in str(error):
-        return "no space left on the device"
-    return str(error) if isinstance(error, CheckpointError) else _first_line(error)
-
-
-def _first_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}".splitlines()[0]

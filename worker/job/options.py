@@ -41,7 +41,9 @@ _OPTIONS = (
     JobOption("--steps", "N", "how many batches at most", int),
     JobOption("--lr", "RATE", "the learning rate", float, 0.1),
     JobOption("--seed", "N", "of the order of the records and of the first parameters", int, 0),
-    JobOption("--checkpoint-dir", "DIR", "where to save, and to go on from; every host must see it"),
+    JobOption(
+        "--checkpoint-dir", "DIR", "a folder that every host sees, gs://… or s3://…: to save in, and to go on from"
+    ),
     JobOption("--checkpoint-every", "N", "steps between two saves", int, 100),
     JobOption(
         "--data-changed",

@@ -1,13 +1,10 @@
-"""A checkpoint folder: shared by all processes, owned by one program, and the steps in it."""
+"""A checkpoint's folder or bucket: shared by all processes, owned by one program, and the steps in it."""
 
 from __future__ import annotations
 
 import os
-import re
-import shutil
 import time
 import uuid
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,24 +15,27 @@ from hostmesh.worker.process.coordination import exchange
 from hostmesh.worker.process.machine import host_name
 from hostmesh.worker.process.words import list_some
 from hostmesh.worker.saving.ownership import Ownership, own
+from hostmesh.worker.saving.stores.base import Place
+from hostmesh.worker.saving.stores.bucket import Bucket
+from hostmesh.worker.saving.stores.mounted import Mounted
+from hostmesh.worker.saving.stores.url import StoreUrl, is_url
 
 # A network filesystem may show a new file to other hosts a little late.
 TOKEN_TIMEOUT = 5.0
 MAX_LOOKS = 5
-# `40.orbax-checkpoint-tmp-1f2e3d`: a save that never ended. `40.old`: a step that is being removed.
-LEFTOVER = re.compile(r"\d+\.(orbax-checkpoint-tmp.*|old)")
 
 
 class CheckpointFolder:
     """Opened together by all processes: as the one program that may write there, or to read."""
 
     def __init__(self, folder: str | os.PathLike[str], read_only: bool) -> None:
-        self.path = _absolute(folder)
+        self.place = _find_place(folder)
+        self.path = self.place.path
         self.read_only = read_only
         self.owner_token = ""  # the same on all processes
         self._ownership: Ownership | None = None  # of process 0
         if not read_only:
-            _require_shared(self.path)
+            _require_shared(self.place)
             self._own()
         self.steps: list[int] = []
         self.list_steps()
@@ -44,11 +44,11 @@ class CheckpointFolder:
         """Finds the saved steps, the same on all processes. A reader may be so slow that the newest step is gone again:
         then it looks once more."""
         for _ in range(MAX_LOOKS):
-            found = exchange("list the saved steps", _try_to_list(self.path) if jax.process_index() == 0 else None)[0]
+            found = exchange("list the saved steps", _try_to_list(self.place) if jax.process_index() == 0 else None)[0]
             if isinstance(found, str):
                 raise CheckpointError(f"{self.path} cannot be read: {found}")
             self.steps = found
-            if not (self.read_only and found) or _is_seen(self.path / str(found[-1])):
+            if not (self.read_only and found) or _is_seen(self.place, found[-1]):
                 return
         raise CheckpointError(f"{self.path} changes faster than it can be read: its owner removes what was just listed")
 
@@ -65,7 +65,7 @@ class CheckpointFolder:
         old, self.steps = self.steps[:-keep], self.steps[-keep:]
         if self._ownership is not None and self._ownership.why_lost() is None:
             for step in old:
-                _remove(self.path / str(step))
+                self.place.remove_step(step)
 
     def close(self) -> None:
         if self._ownership is not None:
@@ -76,46 +76,50 @@ class CheckpointFolder:
         problem = None
         if jax.process_index() == 0:
             try:
-                self._ownership = own(self.path, lambda: _remove_leftovers(self.path))
+                self._ownership = own(self.place, self.place.remove_leftovers)
+            except OSError as error:
+                problem = _cannot_hold(self.place, error)
             except CheckpointError as error:
                 problem = str(error)
-            except OSError as error:
-                problem = _cannot_hold(self.path, error)
         token = self._ownership.owner.token if self._ownership else ""
         problem, self.owner_token = exchange("own the checkpoint folder", [problem, token])[0]
         if problem:
             raise CheckpointError(problem)
 
 
-def _absolute(folder: str | os.PathLike[str]) -> Path:
-    if "://" in os.fspath(folder):
-        raise CheckpointError(f"found {os.fspath(folder)}, wanted a folder that every host mounts")
-    return Path(folder).expanduser().absolute()
+def _find_place(folder: str | os.PathLike[str]) -> Place:
+    if is_url(folder):
+        return _open_bucket(StoreUrl.parse(os.fspath(folder)))
+    return Mounted(Path(folder).expanduser().absolute())
 
 
-def _require_shared(folder: Path) -> None:
+def _open_bucket(url: StoreUrl) -> Place:
+    try:
+        return Bucket(url)
+    except OSError as error:
+        raise CheckpointError(f"{url} cannot be opened: {error.strerror}") from error
+
+
+def _require_shared(place: Place) -> None:
     """Raises on every process unless all see the same folder and may write there."""
     is_first = jax.process_index() == 0
-    written = exchange("write to the checkpoint folder", _write_token(folder) if is_first else None)[0]
+    written = exchange("write to the checkpoint folder", _write_token(place) if is_first else None)[0]
     if "problem" in written:
         raise CheckpointError(written["problem"])
-    token = folder / written["token"]
-    problem = None if _appears(token) else "does not see what process 0 wrote"
-    problems = _collect_problems(problem or _try_to_write(token.with_name(f"{token.name}-{jax.process_index()}")))
+    token = written["token"]
+    problems = _collect_problems(_try_to_see(place, token) or _try_to_write(place, f"{token}-{jax.process_index()}"))
     if is_first:
-        token.unlink(missing_ok=True)
+        place.remove(token)
     if problems:
-        raise CheckpointError(
-            f"{folder} is not shared: {problems}; wanted one folder that all hosts mount and may write"
-        )
+        raise CheckpointError(f"{place.path} is not shared: {problems}; wanted one {_kind(place)} and may write")
 
 
-def _is_seen(step: Path) -> bool:
+def _is_seen(place: Place, step: int) -> bool:
     """By all processes; False if it is gone, because not even process 0 sees it any more, which has just listed it."""
-    if problems := _collect_problems(None if _appears(step) else f"does not see step {step.name}"):
-        if exchange("look for a step again", not step.exists())[0]:
+    if problems := _collect_problems(None if _appears(place, str(step)) else f"does not see step {step}"):
+        if exchange("look for a step again", not place.exists(str(step)))[0]:
             return False
-        raise CheckpointError(f"{step.parent} is not shared: {problems}; wanted one folder that all hosts mount")
+        raise CheckpointError(f"{place.path} is not shared: {problems}; wanted one {_kind(place)}")
     return True
 
 
@@ -126,56 +130,54 @@ def _collect_problems(problem: str | None) -> str:
     return list_some(found)
 
 
-def _write_token(folder: Path) -> dict[str, str]:
+def _write_token(place: Place) -> dict[str, str]:
     token = f".token-{uuid.uuid4().hex}"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / token).touch()
+        place.make_ready()
+        place.create(token)
     except OSError as error:
-        return {"problem": _cannot_hold(folder, error)}
+        return {"problem": _cannot_hold(place, error)}
     return {"token": token}
 
 
-def _cannot_hold(folder: Path, error: OSError) -> str:
-    return f"{folder} cannot hold checkpoints: {error.strerror} ({error.filename})"
+def _cannot_hold(place: Place, error: OSError) -> str:
+    return f"{place.path} cannot hold checkpoints: {error.strerror} ({error.filename})"
 
 
-def _appears(path: Path) -> bool:
+def _kind(place: Place) -> str:
+    return "bucket that all hosts reach" if isinstance(place, Bucket) else "folder that all hosts mount"
+
+
+def _appears(place: Place, name: str) -> bool:
     deadline = time.monotonic() + TOKEN_TIMEOUT
-    while not path.exists():
+    while not place.exists(name):
         if time.monotonic() > deadline:
             return False
         time.sleep(0.05)
     return True
 
 
-def _try_to_write(file: Path) -> str | None:
+def _try_to_see(place: Place, token: str) -> str | None:
     """The problem, if there is one."""
     try:
-        file.touch()
-        file.unlink()
+        return None if _appears(place, token) else "does not see what process 0 wrote"
+    except OSError as error:
+        return f"cannot read there: {error.strerror}"
+
+
+def _try_to_write(place: Place, name: str) -> str | None:
+    """The problem, if there is one."""
+    try:
+        place.create(name)
+        place.remove(name)
     except OSError as error:
         return f"cannot write there: {error.strerror}"
     return None
 
 
-def _try_to_list(folder: Path) -> Any:
-    """The steps in numeric order, or why not. A step gets its plain name by a rename when it is complete."""
+def _try_to_list(place: Place) -> Any:
+    """The steps in numeric order, or why not."""
     try:
-        return sorted(int(entry.name) for entry in folder.iterdir() if entry.name.isdecimal())
+        return sorted(place.list_steps())
     except OSError as error:
         return f"{error.strerror} ({error.filename})"
-
-
-def _remove_leftovers(folder: Path) -> None:
-    for entry in folder.iterdir():
-        if LEFTOVER.fullmatch(entry.name):
-            shutil.rmtree(entry)
-
-
-def _remove(path: Path) -> None:
-    """Renames it first: a step that is half removed must not look like a whole one."""
-    old = path.with_name(f"{path.name}.old")
-    with suppress(FileNotFoundError):  # somebody was quicker
-        path.rename(old)
-    shutil.rmtree(old, ignore_errors=True)

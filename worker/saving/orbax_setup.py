@@ -9,11 +9,11 @@ from typing import Any
 
 import jax
 
-from hostmesh.worker.process.facts import send_fact
+from hostmesh.worker.saving.stores.base import Place
 
 
-def open_orbax(token: str, require_owned: Callable[[], None]) -> Any:
-    """Saves go to folders named by the token; `require_owned` is called before one gets its own name."""
+def open_orbax(place: Place, token: str, require_owned: Callable[[], None]) -> Any:
+    """What is unfinished is named by the token; `require_owned` is called before a step shows."""
     import orbax.checkpoint as ocp
 
     logging.getLogger("absl").addFilter(_is_not_orbax)
@@ -23,13 +23,15 @@ def open_orbax(token: str, require_owned: Callable[[], None]) -> Any:
     everyone = ocp.options.MultiprocessingOptions(active_processes=set(range(jax.process_count())))
     # Folders made by a thread that fails would leave other threads waiting for them, and the program unable to exit.
     at_once = ocp.options.AsyncOptions(create_directories_asynchronously=False)
-    together = ocp.CompositeOptions(multiprocessing_options=everyone, async_options=at_once)
+    together = ocp.CompositeOptions(
+        multiprocessing_options=everyone, async_options=at_once, temporary_path_class=place.find_part_class()
+    )
     handler = ocp.CompositeCheckpointHandler(composite_options=together)
     return ocp.AsyncCheckpointer(
         handler,
         async_options=at_once,
         multiprocessing_options=everyone,
-        temporary_path_class=_make_path_class(token, require_owned),
+        temporary_path_class=place.make_path_class(token, require_owned),
     )
 
 
@@ -40,29 +42,6 @@ def restore_part(wanted: Any) -> Any:
     return args.PyTreeRestore(
         item=wanted, restore_args=checkpoint_utils.construct_restore_args(wanted), partial_restore=True
     )
-
-
-def _make_path_class(token: str, require_owned: Callable[[], None]) -> Any:
-    """By itself orbax names the folder of an unfinished save by its step alone: two programs would write into one.
-
-    A save is complete when it gets its own name, in the first process and in a thread of orbax's. That is told at once:
-    whoever goes on after a crash goes on from there.
-    """
-    from orbax.checkpoint.path import atomicity
-
-    class OwnersPath(atomicity.AtomicRenameTemporaryPath):  # type: ignore[misc]
-        @classmethod
-        def from_final(cls, final_path: Any, **options: Any) -> Any:
-            name = f"{final_path.name}{atomicity.TMP_DIR_SUFFIX}-{token}"
-            return cls(final_path.parent / name, final_path, **options)
-
-        async def finalize(self) -> None:
-            require_owned()
-            await super().finalize()
-            if (name := self.get_final().name).isdecimal():  # and no part of a step
-                send_fact("saved", must_arrive=True, step=int(name))
-
-    return OwnersPath
 
 
 def _is_not_orbax(record: logging.LogRecord) -> bool:

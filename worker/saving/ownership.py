@@ -22,6 +22,8 @@ from typing import NamedTuple
 from hostmesh.worker.errors import CheckpointError
 from hostmesh.worker.identity import Identity
 from hostmesh.worker.process.machine import host_name, machine_id
+from hostmesh.worker.saving.stores.base import Place
+from hostmesh.worker.saving.stores.mounted import Mounted
 
 # `.owner-3`: whoever made the file with the highest number owns the folder. To take it over is to make the next one,
 # which only one process can: the exclusive creation of a file is the one lock that network filesystems agree on.
@@ -95,8 +97,9 @@ class Owner:
 class Ownership:
     """Of a folder, by this process: kept alive by a thread, given back by `release` or when the process ends."""
 
-    def __init__(self, file: Path, owner: Owner) -> None:
-        self.file, self.owner = file, owner
+    def __init__(self, place: Place, name: str, owner: Owner) -> None:
+        """`name` is that of the owner's file."""
+        self._place, self.name, self.owner = place, name, owner
         self._users = 1
         self._released = threading.Event()
         atexit.register(self._give_back)
@@ -114,14 +117,14 @@ class Ownership:
     def why_lost(self) -> str | None:
         """Why this process may not write any more, or None."""
         try:
-            newest = _numbers(self.file.parent)[-1:]
+            newest = _numbers(self._place)[-1:]
             name = f".owner-{newest[0]}" if newest else "no owner"
-            found = _look(self.file.with_name(name))
+            found = _look(self._place, name)
         except OSError as error:
-            return f"{error.strerror} ({self.file.parent})"
+            return f"{error.strerror} ({self._place.path})"
         owner = found.owner if found else None
-        if owner is None or (name == self.file.name and owner.token != self.owner.token):
-            return f"it is no longer this run's: found {name} there, wanted {self.file.name}"
+        if owner is None or (name == self.name and owner.token != self.owner.token):
+            return f"it is no longer this run's: found {name} there, wanted {self.name}"
         if owner.token != self.owner.token:
             return f"this run gave no sign of life for a while, and the folder was taken over by {owner}"
         return None
@@ -130,58 +133,64 @@ class Ownership:
         while not self._released.wait(BEAT_EVERY):
             with suppress(OSError):  # the next save will tell
                 if not self._is_foreign():
-                    os.utime(self.file)
+                    self._place.touch(self.name)
 
     def _is_foreign(self) -> bool:
         """Whether the file is another owner's: after a takeover that has ended, its name may be used again."""
-        found = _look(self.file)
+        found = _look(self._place, self.name)
         return found is not None and found.owner is not None and found.owner.token != self.owner.token
 
     def _give_back(self) -> None:
         if os.getpid() != self.owner.pid or self._released.is_set():
             return  # a forked child owns nothing
         self._released.set()
-        if _held.get(self.file.parent) is self:
-            del _held[self.file.parent]
+        if _held.get(self._place.path) is self:
+            del _held[self._place.path]
         with suppress(OSError):
             if not self._is_foreign():
-                _remove(self.file)
+                _remove(self._place, self.name)
 
 
 # What this process owns: a program that opens its folder twice is still one owner.
-_held: dict[Path, Ownership] = {}
+_held: dict[Path | str, Ownership] = {}
 
 
-def own(folder: Path, prepare: Callable[[], None]) -> Ownership:
+def own(folder: Path | Place, prepare: Callable[[], None]) -> Ownership:
     """Raises where somebody else owns the folder. The new owner calls `prepare` before others can read its name."""
-    folder = folder.resolve()  # two ways to one folder are one folder
-    held = _held.get(folder)
+    place = _resolve(folder)
+    held = _held.get(place.path)
     if held is not None and held.why_lost() is None:
         held.share()
         return held
     me = Owner.here()
     for _ in range(TRIES):
-        before = _numbers(folder)
+        before = _numbers(place)
         if before:
-            _await_end(folder / f".owner-{before[-1]}", me)
-        file = folder / f".owner-{before[-1] + 1 if before else 1}"
-        if _make(file):
-            if set(_numbers(folder)) == {*before, int(file.name.rpartition("-")[2])}:
-                return _become_owner(file, me, [folder / f".owner-{number}" for number in before], prepare)
-            _remove(file)  # somebody was quicker, who saw other files than this process
+            _await_end(place, f".owner-{before[-1]}", me)
+        number = before[-1] + 1 if before else 1
+        if place.create(f".owner-{number}"):
+            if set(_numbers(place)) == {*before, number}:
+                return _become_owner(place, f".owner-{number}", me, before, prepare)
+            _remove(place, f".owner-{number}")  # somebody was quicker, who saw other files than this process
         time.sleep(LOOK_EVERY)
-    raise CheckpointError(f"{folder} cannot be owned: found another owner {TRIES} times, wanted none")
+    raise CheckpointError(f"{place.path} cannot be owned: found another owner {TRIES} times, wanted none")
 
 
-def _become_owner(file: Path, me: Owner, old: list[Path], prepare: Callable[[], None]) -> Ownership:
-    mine = _held[file.parent] = Ownership(file, me)
+def _resolve(folder: Path | Place) -> Place:
+    """Two ways to one folder are one folder."""
+    path = folder.path if isinstance(folder, Mounted) else folder
+    return Mounted(path.resolve()) if isinstance(path, Path) else path
+
+
+def _become_owner(place: Place, name: str, me: Owner, before: list[int], prepare: Callable[[], None]) -> Ownership:
+    mine = _held[place.path] = Ownership(place, name, me)
     try:
-        for other in old:
-            _remove(other)
-        written = _write(file, me)
+        for number in before:
+            _remove(place, f".owner-{number}")
+        written = _write(place, name, me)
         prepare()
         if not written:
-            file.write_text(_as_text(me))
+            place.write(name, _as_text(me))
     except BaseException:
         mine.release()
         raise
@@ -189,13 +198,13 @@ def _become_owner(file: Path, me: Owner, old: list[Path], prepare: Callable[[], 
 
 
 class _Look(NamedTuple):
-    changed: int
+    changed: object
     owner: Owner | None  # None before the file was written, or where it may not be read
 
 
-def _await_end(file: Path, me: Owner) -> None:
+def _await_end(place: Place, file: str, me: Owner) -> None:
     """Returns when the owner has ended or gives no sign of life; raises when it lives."""
-    first = look = _look(file)
+    first = look = _look(place, file)
     quiet, told, last = 0.0, False, time.monotonic()
     while first is not None and look is not None:
         owner, name = look.owner, look.owner or "somebody whose name cannot be read"
@@ -204,50 +213,36 @@ def _await_end(file: Path, me: Owner) -> None:
             return
         if alive or look.changed != first.changed:
             raise CheckpointError(
-                f"{file.parent} is in use by {name}; wanted one owner at a time: wait for its end, stop it, or use "
+                f"{place.path} is in use by {name}; wanted one owner at a time: wait for its end, stop it, or use "
                 "another folder (--checkpoint-dir); Checkpoint(…, read_only=True) may read beside it"
             )
         if quiet > STALE_AFTER:
-            _say(f"{file.parent}: taken over from {name}, which gave no sign of life for {STALE_AFTER:g} s")
+            _say(f"{place.path}: taken over from {name}, which gave no sign of life for {STALE_AFTER:g} s")
             return
         if quiet > BEAT_EVERY and not told:
             told = True
-            _say(f"{file.parent}: waiting up to {STALE_AFTER:g} s for a sign of life from {name}")
+            _say(f"{place.path}: waiting up to {STALE_AFTER:g} s for a sign of life from {name}")
         time.sleep(LOOK_EVERY)
         now = time.monotonic()
         quiet, last = quiet + min(now - last, MAX_LOOK), now
-        look = _look(file)
+        look = _look(place, file)
 
 
-def _look(file: Path) -> _Look | None:
-    """None where there is no such file. It is opened each time: only that makes a network filesystem look again."""
+def _look(place: Place, name: str) -> _Look | None:
+    """None where there is no such file."""
+    found = place.read(name)
+    if found is None:
+        return None
     try:
-        with file.open("rb") as opened:
-            changed, text = os.fstat(opened.fileno()).st_mtime_ns, opened.read()
-    except OSError as error:
-        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ESTALE):
-            return None
-        if error.errno != errno.EACCES:
-            raise
-        changed, text = file.stat().st_mtime_ns, b""
-    try:
-        return _Look(changed, Owner(**json.loads(text)))
+        return _Look(found.changed, Owner(**json.loads(found.text)))
     except (ValueError, TypeError):
-        return _Look(changed, None)
+        return _Look(found.changed, None)
 
 
-def _make(file: Path) -> bool:
-    try:
-        os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
-    except FileExistsError:
-        return False
-    return True
-
-
-def _write(file: Path, owner: Owner) -> bool:
+def _write(place: Place, name: str, owner: Owner) -> bool:
     """False on a full disk: then leftovers of the last owner have to be removed first."""
     try:
-        file.write_text(_as_text(owner))
+        place.write(name, _as_text(owner))
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise
@@ -259,13 +254,14 @@ def _as_text(owner: Owner) -> str:
     return json.dumps(asdict(owner))
 
 
-def _remove(file: Path) -> None:
+def _remove(place: Place, name: str) -> None:
     with suppress(OSError):  # it may be another user's: then the file with the higher number counts
-        file.unlink()
+        place.remove(name)
 
 
-def _numbers(folder: Path) -> list[int]:
-    return sorted(int(found[1]) for name in os.listdir(folder) if (found := OWNER_FILE.fullmatch(name)))
+def _numbers(place: Place) -> list[int]:
+    names = place.list_marks(".owner-")
+    return sorted(int(found[1]) for name in names if (found := OWNER_FILE.fullmatch(name)))
 
 
 def _look_up(pid: int) -> tuple[str | None, str | None]:

@@ -41,7 +41,7 @@ class Restored(NamedTuple):
 class Snapshots:
     """Of one checkpoint folder's state, at every `every`-th step. All processes make the same calls."""
 
-    def __init__(self, checkpoint: Path, every: int, data_spec: Mapping[str, Any]) -> None:
+    def __init__(self, checkpoint: Path | str, every: int, data_spec: Mapping[str, Any]) -> None:
         self._every, self._data_spec = every, data_spec
         self._what = f"{zlib.crc32(os.fsencode(checkpoint)):08x}"
         self._generations: tuple[Generation, ...] = ()
