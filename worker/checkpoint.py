@@ -12,7 +12,7 @@ import jax
 from hostmesh.worker.audit.deliveries import LEDGER
 from hostmesh.worker.distributed import require_joined
 from hostmesh.worker.errors import CheckpointError
-from hostmesh.worker.loading.choices import require_choice
+from hostmesh.worker.loading.choices import DATA_CHANGED, REFUSE, require_choice
 from hostmesh.worker.process.coordination import JSON, exchange, require_same
 from hostmesh.worker.process.facts import send_fact
 from hostmesh.worker.recording.recorder import phase
@@ -20,7 +20,7 @@ from hostmesh.worker.saving.folder import CheckpointFolder
 from hostmesh.worker.saving.orbax_setup import open_orbax, restore_part
 from hostmesh.worker.saving.snapshots import Snapshots
 from hostmesh.worker.saving.state_shape import abstract, compare, compare_part, describe, require_global
-from hostmesh.worker.saving.trained_data import DATA_CHANGED, REFUSE, TrainedData
+from hostmesh.worker.saving.trained_data import TrainedData
 from hostmesh.worker.streams.state import LoaderState, merge_states, split_state
 
 PyTree: TypeAlias = Any

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from hostmesh.worker.loading.choices import STRATEGIES, TAILS
+from hostmesh.worker.loading.choices import DATA_CHANGED, REFUSE, STRATEGIES, TAILS
 
 SOURCE = "digits:train"
 NAN = ("stop", "warn", "ignore")
-DATA_CHANGED = ("refuse", "ok")
 
 
 class JobOption(NamedTuple):
@@ -49,7 +48,7 @@ _OPTIONS = (
         "--data-changed",
         "HOW",
         "what to do about data that have changed since the saved step",
-        default="refuse",
+        default=REFUSE,
         choices=DATA_CHANGED,
     ),
     JobOption("--memory-every", "N", "steps between two snapshots in memory, for --restarts; 0 takes none", int, 0),

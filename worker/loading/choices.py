@@ -1,4 +1,4 @@
-"""The values that a loader's options may have."""
+"""The values that options of a loader and of a checkpoint may have."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 STRATEGIES = ("per_process", "per_device", "global", "reshard")
 TAILS = ("carry", "pad", "drop")
+DATA_CHANGED = REFUSE, OK = "refuse", "ok"
 
 
 def require_choice(name: str, value: str, choices: Sequence[str]) -> None:

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 import jax
 
 from hostmesh.worker.errors import CheckpointError
+from hostmesh.worker.loading.choices import OK
 from hostmesh.worker.process.coordination import exchange, share_failure
 from hostmesh.worker.process.words import list_some
 from hostmesh.worker.saving.state_shape import compare
@@ -17,8 +18,6 @@ from hostmesh.worker.streams.state import split_state
 from hostmesh.worker.verify.known_data import BYTES, describe_data, find_known
 from hostmesh.worker.verify.marks import Mark, compare_mark, compare_marks, is_known
 
-REFUSE, OK = "refuse", "ok"
-DATA_CHANGED = (REFUSE, OK)
 # What a data_spec says of the data themselves; all else in it is an option, such as the batch size. A mixture says the
 # same of each part: `content of web`.
 LENGTH, CONTENT = ("records",), ("content", "rows", "kept", BYTES)
