@@ -29,7 +29,7 @@ from hostmesh.worker.assembly.layout import Layout
 from hostmesh.worker.errors import DataError, DisagreementError
 from hostmesh.worker.guard import telling
 from hostmesh.worker.guard.check import Checked
-from hostmesh.worker.guard.hashing import ALGORITHM, DIGITS, fingerprint
+from hostmesh.worker.guard.hashing import ALGORITHM, DIGITS, fingerprint, fingerprint_blocks
 from hostmesh.worker.guard.loaded import LoadedRows
 from hostmesh.worker.guard.parts import find_held, keep_what_fits, shorten, to_spans, unique
 from hostmesh.worker.guard.sampling import FIRST_STEPS, MIN_SAMPLE, Sampling, cut
@@ -568,6 +568,9 @@ def test_fingerprints_are_of_the_bytes_alone() -> None:
     changed = array.copy()
     changed.view(np.uint8)[3, 3] ^= 1
     assert fingerprint(changed) != fingerprint(array)
+    blocks = [(0, 1), (1, 4), (4, 8)]
+    for rows in (array, array[:, 2:5], array.astype(np.int64)):
+        assert fingerprint_blocks(rows, blocks) == "".join(fingerprint(rows[start:stop]) for start, stop in blocks)
     assert fingerprint(array[:0]) == fingerprint(array[:0].copy()) and ALGORITHM == "xxh3"
 
 
