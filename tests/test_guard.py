@@ -753,6 +753,17 @@ def test_a_loader_tells_steps_by_their_place_in_the_pass(untold: Teller) -> None
     assert told.taken == 4 + 4 + 3
 
 
+def test_a_loader_that_is_restored_before_it_reads_is_in_its_first_pass(untold: Teller) -> None:
+    """Also if one process restores twice, because what it found first was of no use."""
+    loader = hostmesh.Loader({"x": np.arange(64.0)}, batch_size=8, steps=6, prefetch=0, device_prefetch=0)
+    loader._guard = make_guarded(loader)
+    (told,) = untold._list()
+    loader.restore(2)
+    loader.restore(4)
+    next(loader)
+    assert [(step["step"], step["at"]) for step in told._steps] == [(4, [0, 0])]
+
+
 def test_reading_on_after_close_is_the_same_pass(untold: Teller) -> None:
     loader = hostmesh.Loader({"x": np.arange(64.0)}, batch_size=8, steps=4, prefetch=0, device_prefetch=0)
     loader._guard = make_guarded(loader)
