@@ -217,7 +217,7 @@ for mesh, spec in meshes:
             turn = next(count)
             if turn % 3 != int(sys.argv[1]):
                 continue
-            loader = hostmesh.Loader(source, mesh, 32, **{"steps": 12, "spec": spec, **options})
+            loader = hostmesh.Loader(source, mesh, 48, **{"steps": 12, "spec": spec, **options})
             for batch in loader:
                 jax.block_until_ready(whole(batch["x"]))
             for batch in loader:  # once more, and away from it in the middle
