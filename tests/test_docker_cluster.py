@@ -347,3 +347,29 @@ def assert_refused(
     assert time.monotonic() - began < 30
     assert_nothing_left(cluster, run_id_in(folder), time.monotonic())
     assert "started" not in cluster.exec("host-0", "ls", "/shared")
+
+
+OTHER_ROWS = """
+import time
+import jax, numpy as np
+from jax.sharding import PartitionSpec as P
+import hostmesh
+from hostmesh.worker.loading import tampering
+hostmesh.join()
+def swap(step, arrays):
+    if jax.process_index() == 2 and step >= 6:
+        rows = arrays[0][0]
+        rows[[2, 5]] = rows[[5, 2]]
+tampering.change_rows = swap
+source = {"x": np.arange(3200, dtype=np.float32).reshape(400, 8)}
+for batch in hostmesh.Loader(source, hostmesh.make_mesh(data=-1), 32, spec=P(), steps=400):
+    time.sleep(0.05)
+"""
+
+
+def test_a_host_that_holds_other_rows_is_named(
+    cluster: DockerCluster, launch: Launch, script: Script, tmp_path: Path
+) -> None:
+    code, said = run_to_its_end(launch, "--hosts", cluster.write_file(tmp_path), "--guard", "every", script(OTHER_ROWS))
+    assert code == 1 and "process 2 on host-2 gave other rows than processes 0, 1 and 3 in step 6 of" in said, said
+    assert "x, rows 2 to 5 (records " in said

@@ -29,7 +29,7 @@ from hostmesh.worker.assembly.layout import Layout
 from hostmesh.worker.errors import DataError, DisagreementError
 from hostmesh.worker.guard import telling
 from hostmesh.worker.guard.check import Checked
-from hostmesh.worker.guard.hashing import ALGORITHM, DIGITS, fingerprint
+from hostmesh.worker.guard.hashing import ALGORITHM, DIGITS, fingerprint, fingerprint_blocks
 from hostmesh.worker.guard.loaded import LoadedRows
 from hostmesh.worker.guard.parts import find_held, keep_what_fits, shorten, to_spans, unique
 from hostmesh.worker.guard.sampling import FIRST_STEPS, MIN_SAMPLE, Sampling, cut
@@ -568,6 +568,9 @@ def test_fingerprints_are_of_the_bytes_alone() -> None:
     changed = array.copy()
     changed.view(np.uint8)[3, 3] ^= 1
     assert fingerprint(changed) != fingerprint(array)
+    blocks = [(0, 1), (1, 4), (4, 8)]
+    for rows in (array, array[:, 2:5], array.astype(np.int64)):
+        assert fingerprint_blocks(rows, blocks) == "".join(fingerprint(rows[start:stop]) for start, stop in blocks)
     assert fingerprint(array[:0]) == fingerprint(array[:0].copy()) and ALGORITHM == "xxh3"
 
 
@@ -748,6 +751,17 @@ def test_a_loader_tells_steps_by_their_place_in_the_pass(untold: Teller) -> None
     take()
     assert places == [*((step, [1, step]) for step in range(4)), *((step, [2, step - 1]) for step in range(1, 4))]
     assert told.taken == 4 + 4 + 3
+
+
+def test_a_loader_that_is_restored_before_it_reads_is_in_its_first_pass(untold: Teller) -> None:
+    """Also if one process restores twice, because what it found first was of no use."""
+    loader = hostmesh.Loader({"x": np.arange(64.0)}, batch_size=8, steps=6, prefetch=0, device_prefetch=0)
+    loader._guard = make_guarded(loader)
+    (told,) = untold._list()
+    loader.restore(2)
+    loader.restore(4)
+    next(loader)
+    assert [(step["step"], step["at"]) for step in told._steps] == [(4, [0, 0])]
 
 
 def test_reading_on_after_close_is_the_same_pass(untold: Teller) -> None:

@@ -217,13 +217,14 @@ for mesh, spec in meshes:
             turn = next(count)
             if turn % 3 != int(sys.argv[1]):
                 continue
-            loader = hostmesh.Loader(source, mesh, 32, **{"steps": 12, "spec": spec, **options})
+            loader = hostmesh.Loader(source, mesh, 48, **{"steps": 12, "spec": spec, **options})
             for batch in loader:
                 jax.block_until_ready(whole(batch["x"]))
             for batch in loader:  # once more, and away from it in the middle
                 if loader.step == 5:
                     break
-            loader.restore(2)
+            if turn % 4 == 0:
+                loader.restore(2)
             hostmesh.check(batch, f"batch {turn}")
             jax.block_until_ready(whole(next(loader)["x"]))
 if me == 0:  # alone, at its end, and with nobody's help

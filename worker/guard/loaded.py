@@ -38,7 +38,7 @@ class LoadedRows:
         self._reading = threading.Lock()
         self._told = TELLER.add(f"loader {number}", self, self._read_again)
         self._pass = self._origin = 0
-        self._is_moved = False
+        self._is_moved = self._has_begun = False
         self._compared: set[int] = set()  # the lengths of batches whose structure was compared
 
     def go_to(self) -> None:
@@ -50,7 +50,8 @@ class LoadedRows:
         they have read in the same pass."""
         if self._is_moved:
             self._is_moved = False
-            self._pass, self._origin = self._pass + 1, step
+            self._pass, self._origin = self._pass + self._has_begun, step
+        self._has_begun = True
         about = {"what": self._name, "hash": ALGORITHM}
         where = self._pass, self._origin, step
         return PassRows(self._mode, self._layout, self._rows, self._told, self._reading, self._compared, where, about)
