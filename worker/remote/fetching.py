@@ -50,10 +50,10 @@ def with_retries(
         time.sleep(pause)
 
 
-def fetch(store: Store, file: RemoteFile, start: int, stop: int) -> bytes:
+def fetch(store: Store, file: RemoteFile, start: int, stop: int) -> bytes | bytearray:
     """Exactly these bytes, of the version that was opened."""
 
-    def read() -> bytes:
+    def read() -> bytes | bytearray:
         data = store.read(file, start, stop)
         if len(data) != stop - start:
             # A connection that was cut; were the file shorter now, its version would be another one.

@@ -29,7 +29,7 @@ class Store(Protocol):
 
     def look(self, url: str) -> RemoteFile: ...
 
-    def read(self, file: RemoteFile, start: int, stop: int) -> bytes:
+    def read(self, file: RemoteFile, start: int, stop: int) -> bytes | bytearray:
         """These bytes of that version, perhaps fewer where the transfer was cut."""
         ...
 

@@ -114,18 +114,19 @@ def _fetch_span(units: Units, first: int, last: int) -> memoryview:
     store = find_store(units.file.url)
     if not units.is_kept:
         return memoryview(fetch(store, units.file, start, stop))
-    cache, name, came = own_cache(), units.file.key(start, stop), b""
+    cache, name = own_cache(), units.file.key(start, stop)
+    came: bytes | bytearray | None = None
 
     def fill(part: int) -> None:
         nonlocal came
-        came = fetch(store, units.file, start, stop)
-        write_all(part, came, 0)
+        came = data = fetch(store, units.file, start, stop)
+        write_all(part, data, 0)
 
     try:
         cache.bring(name, stop - start, fill)
     except NoRoom:  # what is in use leaves none
         return memoryview(fetch(store, units.file, start, stop))
-    return memoryview(came) if came else _find_kept(units, first) or _fetch_span(units, first, last)
+    return memoryview(came) if came is not None else _find_kept(units, first) or _fetch_span(units, first, last)
 
 
 class MappedBlocks:

@@ -21,7 +21,7 @@ from hostmesh.worker.remote.pool import FETCHERS, run_all
 from hostmesh.worker.remote.settings import FOLDER, SIZE
 from hostmesh.worker.remote.stores import find_store
 
-PART = 8 << 20  # what one request asks for
+PART = 16 << 20  # what one request asks for
 
 
 class LocalFiles:
@@ -77,7 +77,7 @@ def _bring(file: RemoteFile, cache: Cache, names: list[str], progress: Tally) ->
     return path
 
 
-def write_all(file: int, data: bytes, at: int) -> None:
+def write_all(file: int, data: bytes | bytearray, at: int) -> None:
     view = memoryview(data)
     while view:
         written = os.pwrite(file, view, at)
