@@ -64,6 +64,7 @@ benchmark: $(VENV)/benchmark
 	$(BIN)/python benchmarks/loading.py
 	$(BIN)/python benchmarks/loading_jpeg.py
 	$(BIN)/python benchmarks/loading_text.py
+	$(BIN)/python benchmarks/loading_remote.py
 
 cluster: $(VENV)/core
 	$(CLUSTER_SCRIPT) up
@@ -104,5 +105,5 @@ $(VENV)/test: $(VENV)/python pyproject.toml constraints.txt
 	touch $(VENV)/core $@
 
 $(VENV)/benchmark: $(VENV)/core
-	$(PIP) --editable '.[$(SYSTEMS)]'
+	$(PIP) --editable '.[test,$(SYSTEMS)]'
 	touch $@

@@ -136,22 +136,25 @@ FEWER = {"s3fs": 1, "loop of GETs": 1}
 
 def compare(kind: str, rounds: int) -> None:
     speeds: dict[str, list[float]] = {name: [] for name in KINDS[kind]}
+    costs: dict[str, list[float]] = {name: [] for name in KINDS[kind]}
     for nth in range(rounds + 1):  # the first round imports and connects, and does not count
         for name, read in KINDS[kind].items():
             folder = Path(tempfile.mkdtemp(prefix="hostmesh-benchmark-"))
-            began = time.perf_counter()
+            began, spent = time.perf_counter(), time.process_time()
             got = read(folder, FEWER.get(name, ROWS))
-            took = time.perf_counter() - began
+            took, spent = time.perf_counter() - began, time.process_time() - spent
             shutil.rmtree(folder)
             if nth:
                 speeds[name].append(got / took / 1e6)
+                costs[name].append(spent / got * 1e9)
                 print(f"  {kind} {name}: {got / took / 1e6:.1f} MB/s", flush=True)
     ours = speeds["hostmesh"]
     for name, found in speeds.items():
         ratios = sorted(one / other for one, other in zip(ours, found, strict=True))
         print(
             f"{kind:6} {name:18} {statistics.median(found):8.1f} MB/s  ({min(found):.1f} to {max(found):.1f});"
-            f" hostmesh is {statistics.median(ratios):.2f} times as fast ({ratios[0]:.2f} to {ratios[-1]:.2f})"
+            f" hostmesh is {statistics.median(ratios):.2f} times as fast ({ratios[0]:.2f} to {ratios[-1]:.2f});"
+            f" {statistics.median(costs[name]):.2f} s of a core for a GB"
         )
 
 
