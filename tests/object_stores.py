@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import os
-import re
 import subprocess
 import sys
 import threading
@@ -133,6 +131,7 @@ class Proxy:
 
     def reset(self) -> None:
         self.delay = 0.0
+        self.hangs_up = False  # after each answer, without a word before
         self.choose: Choose = lambda number, method, path: None
         self.requests: list[tuple[str, str, str]] = []  # method, path, range
 
@@ -177,15 +176,6 @@ class Proxy:
         handler.send_header("Content-Length", size or "0")
         handler.end_headers()
         handler.wfile.write(body if cut is None else body[:cut])
-        if cut is not None:
+        if cut is not None or self.hangs_up:
             handler.wfile.flush()
             handler.close_connection = True
-
-
-def files_in(cache: Path) -> list[Path]:
-    """What the cache holds, without what is being fetched."""
-    return [path for path in cache.glob("files/*/*") if re.fullmatch("[0-9a-f]{40}", path.name)]
-
-
-def size_of(cache: Path) -> int:
-    return sum(path.stat().st_size for path in cache.rglob("*") if path.is_file() and os.access(path, os.R_OK))

@@ -15,7 +15,8 @@ from object_stores import BUCKET, Proxy, put, put_folder, s3_env
 from test_sources import assert_same, check_contract
 
 from hostmesh.worker.errors import DataError, StoreError
-from hostmesh.worker.remote import fetching, ranges, whole
+from hostmesh.worker.remote import fetching, ranges, settings, whole
+from hostmesh.worker.remote.direct import Connections
 from hostmesh.worker.remote.fetching import Limits
 from hostmesh.worker.sources import open_source
 
@@ -187,6 +188,28 @@ def test_of_data_that_do_not_fit_the_cache_only_what_is_asked_for_is_fetched(
 
 def parse_range(text: str) -> list[str]:
     return text.removeprefix("bytes=").split("-")
+
+
+def test_files_that_do_not_fit_the_cache_are_refused_with_the_setting(
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settings, "SMALLEST", 1)
+    monkeypatch.setenv("HOSTMESH_DATA_CACHE_SIZE", "20KB")
+    with pytest.raises(DataError, match="s3://data/both.npz: .* do not fit into the cache of 20,000 bytes") as told:
+        open_source("npz:s3://data/both.npz")
+    assert "set HOSTMESH_DATA_CACHE_SIZE to more" in str(told.value)
+    assert not proxy.gets("both"), "nothing is fetched in vain"
+
+
+def test_a_connection_that_the_store_has_closed_is_opened_again(proxy: Proxy) -> None:
+    """It says so to nobody: the next request finds out."""
+    proxy.hangs_up = True
+    connections = Connections(5.0, 5.0)
+    for _ in range(3):
+        status, _, _ = connections.get(f"{proxy.address}/data/both.npz", {})
+        assert status in (200, 403)
+    connections.close()
+    assert len(proxy.requests) == 3
 
 
 def test_a_store_that_never_answers_is_given_up_with_its_last_word(proxy: Proxy) -> None:

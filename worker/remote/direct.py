@@ -26,24 +26,35 @@ class Connections:
         address = urlsplit(url)
         where = f"{address.scheme}://{address.netloc}"
         path = f"{address.path or '/'}{f'?{address.query}' if address.query else ''}"
-        open_ones: dict[str, HTTPConnection] = self._own.__dict__
-        kept = open_ones.pop(where, None)
         try:
-            try:
-                connection, answer = self._ask(kept, where, path, headers)
-            except (ConnectionError, HTTPException):
-                if kept is None:
-                    raise
-                # The store has closed what was kept open.
-                connection, answer = self._ask(None, where, path, headers)
-            body = read_body(answer)
+            connection, answer = self._send(where, path, headers)
         except (OSError, HTTPException) as error:
             raise StoreFailure(Kind.NO_ANSWER, type(error).__name__) from None
+        try:
+            body = read_body(answer)
+        except (OSError, HTTPException) as error:
+            connection.close()
+            raise StoreFailure(Kind.NO_ANSWER, type(error).__name__) from None
         if answer.isclosed() and not answer.will_close:
-            open_ones[where] = connection
+            self._own.__dict__[where] = connection
         else:
             connection.close()
         return answer.status, answer.headers, body
+
+    def close(self) -> None:
+        """What this thread has kept open."""
+        for connection in self._own.__dict__.values():
+            connection.close()
+        self._own.__dict__.clear()
+
+    def _send(self, where: str, path: str, headers: Mapping[str, str]) -> tuple[HTTPConnection, HTTPResponse]:
+        kept: HTTPConnection | None = self._own.__dict__.pop(where, None)
+        if kept is not None:
+            try:
+                return self._ask(kept, where, path, headers)
+            except (ConnectionError, HTTPException):
+                pass  # the store has closed what was kept open
+        return self._ask(None, where, path, headers)
 
     def _ask(
         self, connection: HTTPConnection | None, where: str, path: str, headers: Mapping[str, str]
