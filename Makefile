@@ -102,7 +102,7 @@ $(VENV)/core: $(VENV)/python pyproject.toml constraints.txt
 # One pip uses one core: the two largest packages come beside what has nothing to do with them, and then the rest. Half of pip's
 # time would go into compiling modules one by one; all cores do that here. Some modules are for a newer Python, and stay as they are.
 $(VENV)/test: $(VENV)/python pyproject.toml constraints.txt
-	$(PIP) --no-compile --no-deps tensorflow torch & large=$$!; $(PIP) --no-compile --editable '.[test,dev]' && wait $$large
+	$(PIP) --no-compile --no-deps --no-warn-conflicts tensorflow torch & large=$$!; $(PIP) --no-compile --editable '.[test,dev]' && wait $$large
 	$(PIP) --no-compile --editable '.[test,dev,$(SYSTEMS)]'
 	$(BIN)/python -m compileall -qq -j 0 -x '/tests/' $(VENV)/lib || true
 	touch $(VENV)/core $@

@@ -1,5 +1,5 @@
 """Requests that are signed already, sent by the standard library: a large answer goes straight into memory, without the
-interpreter's lock, at a fraction of the processor time that an event loop takes for it."""
+interpreter's lock, where an event loop handles it piece by piece."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ from hostmesh.worker.remote.urls import bucket_of, hide_secrets, scheme_of
 
 CREDENTIALS = {
     "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE",
+    "hf": "HF_TOKEN, or `hf auth login`",
     "gs": "GOOGLE_APPLICATION_CREDENTIALS, or `gcloud auth application-default login`",
 }
 

@@ -18,6 +18,7 @@ from hostmesh.worker.remote.urls import check_url, scheme_of
 KINDS = {
     "s3": ("s3", "S3Store"),
     "gs": ("http", "GoogleStore"),
+    "hf": ("hub", "HubStore"),
     "http": ("http", "HttpStore"),
     "https": ("http", "HttpStore"),
 }
@@ -91,4 +92,6 @@ def _settings(scheme: str) -> tuple[str, ...]:
         return ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE")
     if scheme == "gs":
         return ("STORAGE_EMULATOR_HOST", "GOOGLE_APPLICATION_CREDENTIALS")
+    if scheme == "hf":
+        return ("HF_ENDPOINT", "HF_TOKEN")
     return ()

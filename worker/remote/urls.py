@@ -6,8 +6,10 @@ import re
 
 from hostmesh.worker.errors import DataError
 
-STORES = ("s3", "gs", "http", "https")
+STORES = ("s3", "gs", "hf", "http", "https")
 
+# What comes before a file's path.
+WHOSE = {"s3": "BUCKET", "gs": "BUCKET", "hf": "datasets/USER/NAME"}
 URL = re.compile(r"([a-z][a-z0-9+.-]*)://")
 # `user:password@` before a host or bucket.
 LOGIN = re.compile(r"(?<=://)[^/@\s]*@")
@@ -33,7 +35,7 @@ def check_url(url: str) -> None:
     refuse_secrets(url)
     bucket, _, key = url[found.end() :].partition("/")
     if not bucket or not key.strip("/"):
-        raise DataError(f"{url}: wanted {found[1]}://{'HOST' if found[1].startswith('http') else 'BUCKET'}/PATH")
+        raise DataError(f"{url}: wanted {found[1]}://{WHOSE.get(found[1], 'HOST')}/PATH")
 
 
 def refuse_secrets(text: str) -> None:
