@@ -23,8 +23,9 @@ from hostmesh.launcher.agent.processes.facts import ask
 from hostmesh.launcher.supervisor.blame.failures import NO_CRASH
 from hostmesh.launcher.supervisor.guard import comparison
 from hostmesh.launcher.supervisor.guard.comparison import Guard, Pending
-from hostmesh.launcher.supervisor.guard.findings import Finding, Rows
+from hostmesh.launcher.supervisor.guard.findings import Finding
 from hostmesh.launcher.supervisor.guard.reports import read_form, read_steps
+from hostmesh.launcher.supervisor.guard.rows import Rows
 from hostmesh.worker.assembly.layout import Layout
 from hostmesh.worker.errors import DataError, DisagreementError
 from hostmesh.worker.guard import telling

@@ -7,6 +7,7 @@ import zlib
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -53,7 +54,7 @@ class Held:
     bytes: float
     is_all: bool
 
-    @property
+    @cached_property
     def shared(self) -> list[Part]:
         return [part for part in self.parts if part.is_shared]
 

@@ -10,7 +10,7 @@ from hostmesh.launcher.supervisor.state.run_state import RunState
 
 
 def ask_rows(state: RunState, channels: Mapping[int, Channel], now: float) -> None:
-    from hostmesh.launcher.supervisor.guard.findings import Rows  # few runs need it
+    from hostmesh.launcher.supervisor.guard.rows import Rows  # few runs need it
 
     guard = state.guard
     if guard is None or not isinstance(finding := guard.finding, Rows):

@@ -13,8 +13,9 @@ from enum import Enum, auto
 from math import prod
 from typing import Any
 
-from hostmesh.launcher.supervisor.guard.findings import Ends, Finding, Orders, Rows, Shapes, Uncovered
+from hostmesh.launcher.supervisor.guard.findings import Ends, Finding, Orders, Shapes, Uncovered
 from hostmesh.launcher.supervisor.guard.reports import Form, Part, Step, read_form, read_steps, split_blocks
+from hostmesh.launcher.supervisor.guard.rows import Rows
 
 # So many steps of a loader are remembered of which not all processes have told.
 MAX_OPEN = 2000
