@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import io
 import json
 import os
 import subprocess
@@ -11,10 +12,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from checkpoint_stores import Store
 from conftest import HANGS, LAUNCH, Launch, clean_env
 
+import hostmesh
 from hostmesh.worker.errors import CheckpointError
 from hostmesh.worker.saving.stores import url
 from hostmesh.worker.saving.stores.bucket import Bucket
@@ -129,6 +132,17 @@ def names_in(store: Store, folder: str) -> set[str]:
     return {name[len(inside) + 1 :].partition("/")[0] for name in names if name.startswith(f"{inside}/")}
 
 
+def store_digits(store: Store) -> list[str]:
+    """The options of the job for the same records, from the store."""
+    import boto3
+
+    file, source = io.BytesIO(), hostmesh.open_source("digits:train")
+    np.savez(file, **source.read(np.arange(len(source))))
+    client = boto3.client("s3", region_name="us-east-1", endpoint_url=store.door.url, **store.boto_keys)
+    client.put_object(Bucket="bucket", Key="digits.npz", Body=file.getvalue())
+    return ["--source", "npz:s3://bucket/digits.npz", "--eval-source", "digits:test"]
+
+
 def run_job(folder: Path, *args: str, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [*LAUNCH, "--show", "all", *args], cwd=folder, env=clean_env(env), capture_output=True, text=True, timeout=HANGS
@@ -158,11 +172,14 @@ def read_summary(folder: Path) -> dict[str, Any]:
 def test_four_processes_one_killed_and_two_go_on_to_the_same_loss(
     store: Store, folder: str, tmp_path: Path, calm: dict[str, Any]
 ) -> None:
+    """On S3 the records come from there as well."""
     (tmp_path / "faults.yaml").write_text("faults: [{kind: kill, process: 1, step: 25}]\n")
-    job = (*JOB, "--checkpoint-dir", folder)
-    killed = run_job(tmp_path, "--local", "4", *job, "--chaos", "faults.yaml", env=store.env())
+    data = store_digits(store) if store.scheme == "s3" else []
+    job = (*JOB, *data, "--checkpoint-dir", folder)
+    env = {**store.env(), "HOSTMESH_DATA_CACHE": str(tmp_path / "cache")}
+    killed = run_job(tmp_path, "--local", "4", *job, "--chaos", "faults.yaml", env=env)
     assert killed.returncode == 137, killed.stdout + killed.stderr
-    done = run_job(tmp_path, "--local", "2", *job, env=store.env())
+    done = run_job(tmp_path, "--local", "2", *job, env=env)
     assert done.returncode == 0, done.stdout + done.stderr
     summary = read_summary(tmp_path)
     assert summary["resumed_from"] in (10, 20) and f"saved in {folder}" in done.stdout
