@@ -24,6 +24,8 @@ from hostmesh.launcher.audit.data import describe_data
 from hostmesh.launcher.audit.told import read_told
 from hostmesh.worker.audit.recount import recount
 from hostmesh.worker.errors import CheckpointError
+from hostmesh.worker.remote.content import of_remote
+from hostmesh.worker.remote.files import RemoteFile
 from hostmesh.worker.saving.snapshots import Restored
 from hostmesh.worker.saving.trained_data import OTHER_LENGTH
 from hostmesh.worker.verify import known_data, marks
@@ -604,3 +606,18 @@ def show(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
 def test_a_folder_without_steps_is_told_in_one_line(tmp_path: Path, options: tuple[str, ...], said: str) -> None:
     done = show(tmp_path, *options)
     assert done.returncode == 2 and said in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+def test_a_file_in_a_store_is_known_by_the_stores_word_for_it() -> None:
+    """Nothing is read of it, then or now."""
+
+    def mark(size: int, version: str) -> list[marks.Mark]:
+        content = of_remote([RemoteFile("s3://bucket/train.npy", size, version, "")])
+        return [marks.Mark.from_json(each.to_json()) for each in marks.mark_content(content, content.read_all())]
+
+    huge = 10 << 40
+    assert marks.compare_marks(mark(huge, "one"), mark(huge, "one"), 1) == []
+    assert marks.compare_marks(mark(huge, "one"), mark(huge, "two"), 1) == [
+        f"train.npy: {huge:,} bytes then and now, but other bytes"
+    ]
+    assert marks.compare_marks(mark(8, "one"), mark(9, "one"), 1) == ["train.npy: 8 bytes then, 9 now"]
