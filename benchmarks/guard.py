@@ -244,7 +244,7 @@ def run(mode):
     began = [clock() for clock in clocks]
     for _ in range(steps):
         next(loader)
-    return [(clock() - then) / steps for clock, then in zip(clocks, began)]
+    return [round((clock() - then) / steps, 7) for clock, then in zip(clocks, began)]
 found = []
 for number in range(-2, rounds):
     order = MODES[number % 3 :] + MODES[: number % 3]
@@ -306,10 +306,12 @@ def measure_cost(options: argparse.Namespace) -> None:
                 mode: tell_ratios([each[mode][number] / each["off"][number] for each in found])
                 for mode in ("sample", "every")
             }
+            least = {mode: min(each[mode][number] for each in found) for mode in ("off", "sample", "every")}
+            of_least = ", ".join(f"{mode} {least[mode] / least['off']:.3f}" for mode in ("sample", "every"))
             more = statistics.median(each["every"][number] - each["off"][number] for each in found)
             print(
-                f"{rows} rows of {width:,} B ({rows * width / 1e6:.1f} MB), {clock}: off {1e6 * off:,.0f} µs; of that "
-                f"sample {ratios['sample']}, every {ratios['every']} ({1e6 * more:,.0f} µs more)",
+                f"{rows} rows of {width:,} B ({rows * width / 1e6:.1f} MB), {clock}: off {1e6 * off:,.0f} µs; of it "
+                f"sample {ratios['sample']}, every {ratios['every']} ({1e6 * more:,.0f} µs more); least: {of_least}",
                 flush=True,
             )
 

@@ -465,7 +465,9 @@ def test_which_rows_are_compared_is_a_function_of_the_step() -> None:
     assert resumed.is_whole(5000) and resumed.is_compared(5001)
 
 
-@pytest.mark.parametrize(("size", "processes", "period"), [(40e6, 4, 1), (0, 4, 32), (40e6, 1000, 16), (0, 9999, 64)])
+@pytest.mark.parametrize(
+    ("size", "processes", "period"), [(40e6, 4, 1), (1e6, 4, 16), (0, 4, 64), (40e6, 1000, 16), (0, 9999, 64)]
+)
 def test_small_batches_and_many_processes_are_compared_more_seldom(size: float, processes: int, period: int) -> None:
     assert Sampling.of("sample", 0, size, processes).period == period
     assert Sampling.of("every", 0, size, processes).is_compared(12345)

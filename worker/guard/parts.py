@@ -91,7 +91,7 @@ def find_held(mode: str, names: Sequence[str], avals: Sequence[Any], shardings: 
             if volume(box):
                 held_by = tuple(sorted(holders[box]))
                 found.append((number, name, box, held_by, own[box], volume(box) * of_one))
-    most = max(1, min(MAX_BLOCKS, MAX_FINGERPRINTS // max(1, *shared.values(), 0)))
+    most = max(1, min(MAX_BLOCKS[mode], MAX_FINGERPRINTS // max(1, *shared.values(), 0)))
     parts = [_cut_part(mode, most, *each) for each in found]
     kept = keep_what_fits(parts)
     return Held(kept, shapes, f"{layout:08x}", size / max(1, len(everyone)), len(kept) == len(parts))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 # Comparing some rows of a step takes about so many seconds beside hashing them, and may take such a share of the time
 # in which a batch is loaded: so many seconds for any, and one for so many bytes, where they come fast.
-COST = 15e-6
+COST = 40e-6
 SHARE = 0.005
 STEP_SECONDS, BYTES_PER_SECOND = 100e-6, 2e9
 MAX_PERIOD = 64
@@ -16,7 +16,7 @@ PROCESSES_TOLD = 64
 FIRST_STEPS = 8
 # A part of a batch is cut into so many blocks of rows at most. A sample has no smaller ones than this, which are
 # hashed in no time.
-MAX_BLOCKS = 32
+MAX_BLOCKS = {"every": 32, "sample": 64}
 MIN_SAMPLE = 1 << 16
 
 
