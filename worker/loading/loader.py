@@ -155,7 +155,7 @@ class Loader:
         self._used = NOTHING  # of the batch that was taken last
         number = next(_numbers)
         self._guard = None
-        if guard != "off":
+        if guard != "off" and not self._rows.compares_replicas:
             self._guard = LoadedRows(guard, number, self.source.name, self._layout, self._rows)
         self._deliveries = self._begin_account() if is_wanted() else None
 

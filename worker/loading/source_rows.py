@@ -29,6 +29,8 @@ def make_order(source: Source, seed: int, shuffle: bool) -> AnyOrder:
 
 
 class SourceRows:
+    compares_replicas = False
+
     def __init__(self, source: Source, schedule: Schedule, order: AnyOrder, transforms: Transforms) -> None:
         self.source, self.schedule, self.order, self.transforms = source, schedule, order, transforms
 

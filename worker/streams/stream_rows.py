@@ -26,6 +26,8 @@ SKIPPING_TIMEOUT = 24 * 3600.0
 
 
 class StreamRows:
+    compares_replicas = False  # at every step, and raises on all processes where they differ
+
     def __init__(self, stream: Stream, schedule: Schedule, transforms: Transforms, sharding: Sharding) -> None:
         if stream.part is not None and not stream.part.may_be_whole:
             raise DataError(f"{stream.name} {_explain_part(stream.part)}")

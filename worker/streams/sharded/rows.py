@@ -43,6 +43,7 @@ class ShardedRows(StreamRows):
         self._verify = verify
         has_replicas = any(len(group.processes) > 1 for group in self._groups)
         self._replicas = ReplicaCheck(self._groups, shardings[0], stream.name) if has_replicas else None
+        self.compares_replicas = has_replicas
 
     def describe(self) -> dict[str, Any]:
         """The number of shards is part of it: the rows of a shard come from a stream that no other process has."""
