@@ -168,7 +168,7 @@ def read_summary(folder: Path) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.quick("gs")
+@pytest.mark.slow
 def test_four_processes_one_killed_and_two_go_on_to_the_same_loss(
     store: Store, folder: str, tmp_path: Path, calm: dict[str, Any]
 ) -> None:

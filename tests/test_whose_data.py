@@ -552,6 +552,7 @@ def test_where_hosts_are_compared_the_same_reading_gives_the_fingerprint(
 JOB = ("--local", "2", "--source", "npy:train", "--steps", "3000", "--batch-size", "16", "--checkpoint-dir", "saved")
 
 
+@pytest.mark.slow
 def test_the_job_is_interrupted_refuses_other_data_and_goes_on_when_allowed(
     start: Start, launch: Launch, tmp_path: Path
 ) -> None:
