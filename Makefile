@@ -6,9 +6,10 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check install --quiet --constraint constraints.txt
 SYSTEMS := tensorflow,torch,hugging-face,datarax,images,processes,object-stores
 SOURCES := src/hostmesh/__init__.py src/hostmesh/__main__.py launcher worker tests examples benchmarks
-# Many tests wait for a process or a signal: three workers for two cores keep them busy meanwhile.
-WORKERS ?= $(or $(shell expr \( $$(getconf _NPROCESSORS_ONLN) \* 3 + 1 \) / 2),auto)
-PARALLEL := $(BIN)/pytest -n $(WORKERS) --dist loadgroup --durations=10
+# Many tests wait for a process or a signal: two workers for each core keep it busy meanwhile, and three where all tests do.
+WORKERS ?= $(or $(shell expr $$(getconf _NPROCESSORS_ONLN) \* 2),auto)
+SLOW_WORKERS ?= $(or $(shell expr $$(getconf _NPROCESSORS_ONLN) \* 3),auto)
+PARALLEL := $(BIN)/pytest --dist loadgroup --durations=10
 CLUSTER_SCRIPT := PYTHON=$(BIN)/python docker/cluster.sh
 # Tests start Python thousands of times: without compiled modules each start would compile the launcher anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -20,10 +21,10 @@ demo: $(VENV)/core
 	$(BIN)/launch --local 4 --devices 2
 
 test: $(VENV)/test
-	$(PARALLEL) -m 'not slow' $(PYTEST)
+	$(PARALLEL) -n $(WORKERS) -m 'not slow' $(PYTEST)
 
 test-slow: $(VENV)/test
-	$(PARALLEL) -m slow $(PYTEST)
+	$(PARALLEL) -n $(SLOW_WORKERS) -m slow $(PYTEST)
 
 # A few tests of every part with the newest Python and jax that install, where there is a Python newer than 3.11.
 test-newest:
