@@ -227,6 +227,8 @@ for mesh, spec in meshes:
                 loader.restore(2)
             hostmesh.check(batch, f"batch {turn}")
             jax.block_until_ready(whole(next(loader)["x"]))
+loader = hostmesh.Loader(data, meshes[1][0], 48, steps=12)
+next(loader)
 if me == 0:  # alone, at its end, and with nobody's help
     batch = next(loader)
     print("one more", np.asarray(batch["x"].addressable_shards[0].data).shape)

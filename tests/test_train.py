@@ -192,7 +192,9 @@ def test_a_finished_run_only_evaluates(launch: Launch, script: Script) -> None:
 def test_it_shows_how_it_goes(launch: Launch) -> None:
     done = launch("--local", "1", "--devices", "2", "--steps", "4000", "--eval-every", "1500")
     assert done.returncode == 0, done.stderr
-    line = re.compile(r"step +\d+/4000  loss \d\.\d{4}  [\d,]+ records/s  \d+\.\d% waiting for input  \d+:\d\d left")
+    line = re.compile(
+        r"step +\d+/4000  loss \d\.\d{4}  [\d,]+ records/s  \d+\.\d% waiting for input(?: \(\w+\))?  \d+:\d\d left"
+    )
     assert line.search(done.stdout), done.stdout
     assert len(re.findall(r"step (?:1500|3000): test accuracy 0\.\d+ \(\d+ of 360\)", done.stdout)) == 2
 
