@@ -9,12 +9,9 @@ from hostmesh.launcher.supervisor.guard.rows import ON_WITHOUT_A_WORD, Name, Row
 from hostmesh.launcher.supervisor.programs.disagreement import name_processes
 
 
-@dataclass
-class Orders:
-    """The records of a step are not the same, or not in the same order, on all processes."""
+class Voted:
+    """Every process says something of a whole, and all should say the same."""
 
-    what: str
-    step: int
     votes: Votes
     everyone: frozenset[int]
 
@@ -25,6 +22,16 @@ class Orders:
     @property
     def culprits(self) -> tuple[int, ...]:
         return find_minority(self.votes, self.everyone)
+
+
+@dataclass
+class Orders(Voted):
+    """The records of a step are not the same, or not in the same order, on all processes."""
+
+    what: str
+    step: int
+    votes: Votes
+    everyone: frozenset[int]
 
     def text(self, name: Name) -> str:
         if len(self._steps) > 1:
@@ -47,21 +54,13 @@ class Orders:
 
 
 @dataclass
-class Shapes:
+class Shapes(Voted):
     """Arrays of different shapes or dtypes, or cut differently."""
 
     what: str
     votes: Votes
     of_shapes: bool
     everyone: frozenset[int]
-
-    @property
-    def is_complete(self) -> bool:
-        return len(self.everyone) == sum(map(len, self.votes.values()))
-
-    @property
-    def culprits(self) -> tuple[int, ...]:
-        return find_minority(self.votes, self.everyone)
 
     def text(self, name: Name) -> str:
         if not self.of_shapes:
