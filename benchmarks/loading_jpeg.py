@@ -3,7 +3,8 @@
 2,000 files of 500 × 375 pixels, 30 to 60 kB each, are generated: smooth noise of several sizes, grain and shapes. Per
 image the same work is done by all: read the file, decode it (Pillow without `draft`; tf.data with its own decoder),
 resize the short side to 256 with a bilinear filter, cut 224 × 224 at a random place, flip every second one; all in
-bytes.
+bytes. Those with "crop_images" or "OpenCV" choose the place first and resize only that part, as tf.data does with
+`decode_and_crop`.
 
 Where it is done differs. PyTorch and the bare threads: all in `__getitem__`, with Python's random numbers. Grain:
 decoding and resizing in the source's `__getitem__`, cutting and flipping in `random_map` with the generator that Grain
@@ -30,6 +31,7 @@ from typing import Any
 import numpy as np
 from loading import Batches, compare, print_waiting
 from loading_contenders import (
+    Factory,
     build,
     close,
     grain_processes,
@@ -105,6 +107,28 @@ class Decoded:
         return {"image": decode(self.paths[index]), "label": np.int32(index % 1000)}
 
 
+class Encoded(Decoded):
+    """Records as they lie in the files, for `hostmesh.crop_images`."""
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        with open(self.paths[index], "rb") as file:
+            return {"image": file.read(), "label": np.int32(index % 1000)}
+
+
+class CutByOpenCV(Encoded):
+    """For PyTorch: the work of `hostmesh.crop_images` by hand."""
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        import cv2
+
+        row = super().__getitem__(index)
+        pixels = cv2.imdecode(np.frombuffer(row["image"], np.uint8), cv2.IMREAD_COLOR_RGB)
+        side = round(CROP * HEIGHT / SHORT)
+        top, left = random.randint(0, HEIGHT - side), random.randint(0, WIDTH - side)
+        part = cv2.resize(pixels[top : top + side, left : left + side], (CROP, CROP), interpolation=cv2.INTER_LINEAR)
+        return {**row, "image": np.ascontiguousarray(part[:, ::-1]) if random.random() < 0.5 else part}
+
+
 class Cut(Decoded):
     """Records that are cut and flipped already: for PyTorch and for bare threads."""
 
@@ -157,23 +181,37 @@ def tf_data(paths: list[str], part_only: bool) -> Batches:
     return tf_batches(rows.map(prepare, num_parallel_calls=tf.data.AUTOTUNE), BATCH)
 
 
-def compare_jpeg(paths: list[str], rounds: int, seconds: float) -> dict[str, list[float]]:
+def crop(decoder: str | None = None) -> Any:
+    import hostmesh
+
+    return hostmesh.crop_images(CROP, short=SHORT, decoder=decoder)
+
+
+def list_contenders(paths: list[str]) -> dict[str, Factory]:
     ours = partial(hostmesh, Decoded(paths), BATCH, map=cut_block)
-    contenders = build(
-        {
-            "hostmesh": ours,
-            "hostmesh, workers=2": partial(ours, workers=2),
-            "hostmesh, workers=0": partial(ours, workers=0),
-            "hostmesh, processes=2": partial(ours, processes=2),
-            "PyTorch, 2 workers": partial(torch_loader, Cut(paths), BATCH, 2),
-            "PyTorch, 0 workers": partial(torch_loader, Cut(paths), BATCH, 0),
-            "Grain, 2 threads": partial(grain_threads, Decoded(paths), BATCH, cut_record),
-            "Grain, 2 processes": partial(grain_processes, Decoded(paths), BATCH, cut_record),
-            "tf.data": partial(tf_data, paths, False),
-            "tf.data, decode_and_crop": partial(tf_data, paths, True),
-            "2 bare threads, no device": partial(thread_pool, Cut(paths), BATCH),
-        }
-    )
+    cropped = partial(hostmesh, Encoded(paths), BATCH)
+    return {
+        "hostmesh": ours,
+        "hostmesh, crop_images": partial(cropped, collate=crop()),
+        "hostmesh, crop_images, processes=2": partial(cropped, collate=crop(), processes=2),
+        "hostmesh, crop_images by Pillow": partial(cropped, collate=crop("pillow")),
+        "hostmesh, workers=2": partial(ours, workers=2),
+        "hostmesh, workers=0": partial(ours, workers=0),
+        "hostmesh, processes=2": partial(ours, processes=2),
+        "PyTorch, 2 workers": partial(torch_loader, Cut(paths), BATCH, 2),
+        "PyTorch, 0 workers": partial(torch_loader, Cut(paths), BATCH, 0),
+        "PyTorch, 2 workers, OpenCV": partial(torch_loader, CutByOpenCV(paths), BATCH, 2),
+        "Grain, 2 threads": partial(grain_threads, Decoded(paths), BATCH, cut_record),
+        "Grain, 2 processes": partial(grain_processes, Decoded(paths), BATCH, cut_record),
+        "tf.data": partial(tf_data, paths, False),
+        "tf.data, decode_and_crop": partial(tf_data, paths, True),
+        "2 bare threads, no device": partial(thread_pool, Cut(paths), BATCH),
+    }
+
+
+def compare_jpeg(paths: list[str], rounds: int, seconds: float, only: list[str]) -> dict[str, list[float]]:
+    factories = list_contenders(paths)
+    contenders = build({name: factories[name] for name in only or factories})
     turn = {"batch": BATCH, "warm_up": WARM_UP, "settling": SETTLING}
     found = compare("JPEG files", contenders, rounds, seconds, unit=1, **turn)
     close(contenders)
@@ -182,9 +220,15 @@ def compare_jpeg(paths: list[str], rounds: int, seconds: float) -> dict[str, lis
 
 def measure_waiting(paths: list[str], steps: int) -> None:
     """How long a step waits that takes twice as long as loading a batch with nothing read ahead."""
-    ways: dict[str, dict[str, int]] = {"": {}, ", workers=0": {"workers": 0}, ", processes=2": {"processes": 2}}
-    for name, way in ways.items():
-        make = partial(make_loader, Decoded(paths), BATCH, map=cut_block, **way)
+    whole: dict[str, Any] = {"map": cut_block}
+    ways: dict[str, tuple[Any, dict[str, Any]]] = {
+        "": (Decoded(paths), whole),
+        ", workers=0": (Decoded(paths), {**whole, "workers": 0}),
+        ", processes=2": (Decoded(paths), {**whole, "processes": 2}),
+        ", crop_images": (Encoded(paths), {"collate": crop()}),
+    }
+    for name, (records, way) in ways.items():
+        make = partial(make_loader, records, BATCH, **way)
         try:
             print_waiting(f"64 JPEG files{name}", make, steps, trial=10, warm_up=WARM_UP)
         except TypeError as error:  # a Loader without that argument
@@ -197,6 +241,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=4.0, help="of each turn")
     parser.add_argument("--files", type=int, default=2000)
     parser.add_argument("--folder", type=Path, help="keep the generated files there")
+    parser.add_argument("--only", default="", help="contenders, with semicolons between them")
     parser.add_argument("--waiting-steps", type=int, default=60, help="0: do not measure waiting")
     parser.add_argument("--json", type=Path, help="also write all speeds to this file")
     options = parser.parse_args()
@@ -211,7 +256,7 @@ def main() -> None:
         print(f"{len(paths)} files of {sizes[0]:.0f} to {sizes[-1]:.0f} kB; load {os.getloadavg()[0]:.1f}", flush=True)
         if options.waiting_steps:
             measure_waiting(paths, options.waiting_steps)
-        found = compare_jpeg(paths, options.rounds, options.seconds)
+        found = compare_jpeg(paths, options.rounds, options.seconds, list(filter(None, options.only.split(";"))))
         print(f"load at the end {os.getloadavg()[0]:.1f}")
     if options.json:
         options.json.write_text(json.dumps(found, indent=1))

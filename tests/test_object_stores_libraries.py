@@ -192,3 +192,15 @@ def test_a_server_without_ranges_gives_the_same(plain_server: str, folder: Path)
     check_http(plain_server, folder)
     with pytest.raises(StoreError, match="/none.npy does not exist .HTTP status 404"):
         open_source(f"npy:{plain_server}/none.npy")
+
+
+def test_a_folder_of_pictures_from_s3(s3: str, tmp_path: Path) -> None:
+    pictures = pytest.importorskip("PIL.Image", reason="hostmesh[images]")
+    for n in range(6):
+        path = tmp_path / "photos" / ("cats" if n % 2 else "dogs") / f"{n // 2}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pictures.new("RGB", (8 + n, 9), (n, 2 * n, 3 * n)).save(path)
+    put_folder(s3, tmp_path / "photos", "photos/")
+    found = open_source(f"images:s3://{BUCKET}/photos")
+    check_same(found, open_source(f"images:{tmp_path / 'photos'}"))
+    assert isinstance(found.content, RemoteContent) and len(found.content.files) == 6

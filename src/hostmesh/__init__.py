@@ -14,6 +14,7 @@ if TYPE_CHECKING:  # `X as X` makes a name public for type checkers
     from hostmesh.worker.distributed import join as join
     from hostmesh.worker.guard.check import check as check
     from hostmesh.worker.identity import Identity as Identity
+    from hostmesh.worker.images.crops import crop_images as crop_images
     from hostmesh.worker.load_array import load_array as load_array
     from hostmesh.worker.loading.lengths import Lengths as Lengths
     from hostmesh.worker.loading.loader import Loader as Loader
@@ -53,6 +54,7 @@ _MODULES = {
     "as_stream": "sources",
     "check": "guard.check",
     "concatenate": "mixing.joined",
+    "crop_images": "images.crops",
     "flush_report": "metrics",
     "handle_preemption": "preemption",
     "join": "distributed",

@@ -13,6 +13,7 @@ import socket
 import sys
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -70,7 +71,8 @@ def stay_alive(life: socket.socket) -> None:
         if not asked:
             os._exit(0)
         frame = sys._current_frames().get(main_thread or 0)
-        life.sendall((find_running_frame(frame) or "").encode()[:200] + b"\n")
+        with suppress(OSError):  # the owner has ended meanwhile, which the next look finds
+            life.sendall((find_running_frame(frame) or "").encode()[:200] + b"\n")
 
 
 class SharedFiller:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import zlib
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from numpy.typing import NDArray
@@ -20,16 +22,16 @@ class RemoteContent(Content):
 
     files: tuple[RemoteFile, ...]
 
-    @property
+    @cached_property
     def size(self) -> int:
         """What there is to read."""
         return sum(one.size for one in self.stored if one.in_memory)
 
-    @property
+    @cached_property
     def is_quick(self) -> bool:
         return self.size <= MAX_AT_ONCE
 
-    @property
+    @cached_property
     def location(self) -> str | None:
         """Equal on all hosts that ask one store for the same version."""
         if len(self.stored) > len(self.files) or not all(file.version for file in self.files):
@@ -43,9 +45,8 @@ class RemoteContent(Content):
 
 def of_remote(files: Sequence[RemoteFile]) -> RemoteContent:
     names = [name_of(file.url) for file in files]
-    found = [
-        _store(name if names.count(name) == 1 else file.url, file) for name, file in zip(names, files, strict=True)
-    ]
+    times = Counter(names)
+    found = [_store(name if times[name] == 1 else file.url, file) for name, file in zip(names, files, strict=True)]
     return RemoteContent(tuple(found), tuple(files))
 
 

@@ -21,6 +21,7 @@ SCHEMES = {
     "arrayrecord": "array_record",
     "digits": "digits",
     "hf": "hugging_face",
+    "images": "images",
     "npy": "arrays",
     "npz": "arrays",
     "tfds": "tfds",

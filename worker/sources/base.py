@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -85,9 +85,9 @@ class BlockSource(BaseSource):
 
     name: str
     length: int
-    gather: Callable[[Ids], Block]
-    content: Content | None = None
-    lengths: Callable[..., Any] | None = None
+    gather: Callable[[Ids], Block] = field(repr=False)
+    content: Content | None = field(default=None, repr=False)
+    lengths: Callable[..., Any] | None = field(default=None, repr=False)
 
     def __len__(self) -> int:
         return self.length
@@ -106,9 +106,9 @@ class RecordSource(BaseSource):
 
     name: str
     length: int
-    fetch: Callable[[Ids], Sequence[Record]]
-    content: Content | None = None
-    lengths: Callable[..., Any] | None = None
+    fetch: Callable[[Ids], Sequence[Record]] = field(repr=False)
+    content: Content | None = field(default=None, repr=False)
+    lengths: Callable[..., Any] | None = field(default=None, repr=False)
 
     def __len__(self) -> int:
         return self.length

@@ -94,7 +94,11 @@ class Content:
 
     stored: tuple[Stored, ...]
 
-    @property
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A data process has none: its owner compares what is stored."""
+        return _no_content, ()
+
+    @cached_property
     def size(self) -> int:
         return sum(one.size for one in self.stored)
 
@@ -111,7 +115,7 @@ class Content:
     def with_array(self, name: str, array: NDArray[Any]) -> Content:
         return Content((*self.stored, _of_array(name, array)))
 
-    @property
+    @cached_property
     def every(self) -> int:
         """Of very much every second, third, … piece is read."""
         return -(-self.size // MAX_READ) or 1
@@ -132,6 +136,10 @@ class Content:
 
     def fingerprints(self) -> list[tuple[str, str]]:
         return self.name_fingerprints(self.read_all())
+
+
+def _no_content() -> None:
+    return None
 
 
 def of_arrays(block: Any) -> Content | None:

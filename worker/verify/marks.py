@@ -21,6 +21,7 @@ CHUNK = 1 << 16
 CHUNKS, MAX_CHUNKS = 64, 1 << 10
 # Files are read by several threads: on a network disk it is the waiting that takes long.
 THREADS = 8
+MAX_TASKS = 1 << 10  # to hand one to a thread takes longer than to look at a small file
 # Of more arrays and files than that some neighbours are noted as one.
 MAX_NAMED = 1 << 10
 
@@ -71,8 +72,11 @@ def mark_content(content: Content, sections: Sections | None) -> list[Mark]:
 
     numbers = range(len(content.stored))
     if all(one.file for one in content.stored) and len(numbers) > 1:
+        size = -(-len(numbers) // MAX_TASKS)
+        tasks = [numbers[at : at + size] for at in range(0, len(numbers), size)]
         with ThreadPoolExecutor(THREADS) as pool:
-            return _group(list(pool.map(read, numbers)))
+            found = pool.map(lambda task: [read(number) for number in task], tasks)
+            return _group([mark for marks in found for mark in marks])
     return _group([read(number) for number in numbers])
 
 

@@ -1,0 +1,1 @@
+"""Encoded pictures become arrays of one size."""
