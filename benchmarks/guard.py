@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import random
 import re
 import statistics
 import subprocess
@@ -118,11 +119,6 @@ else:
         if kind == "ends" and odd and loader.step == at:
             hit()
             break
-if fault == "none":
-    for batch in loader:
-        use(batch["x"], loader.step)
-        if loader.step == 5:
-            break
 print("done")
 """
 FAULTS = ["swap", "flip", "map", "data", "ends", "seed", "batch"]
@@ -202,25 +198,102 @@ def measure_faults(options: argparse.Namespace) -> None:
                 print(each["text"][-600:], file=sys.stderr)
 
 
+# argv: a choice of each kind by number. Each pass is broken off once, and goes on.
+HEALTHY = """
+import itertools, json, sys
+import jax
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec as P
+import hostmesh
+
+chosen = json.loads(sys.argv[1])
+hostmesh.join()
+me, processes = jax.process_index(), jax.process_count()
+devices = len(jax.devices())
+BATCH, STEPS = 24, 30
+axes = {
+    "data": {"data": -1},
+    "model": {"data": -1, "model": devices // processes},
+    "across": {"data": -1, "model": devices},
+    "replicas": {"data": processes if processes % 2 else processes // 2, "model": -1},
+}[chosen["mesh"]]
+mesh = hostmesh.make_mesh(**axes, span_processes=True)
+rows = np.arange(300 * 16, dtype=np.float32).reshape(300, 16)
+arrays = {"x": rows, "y": np.arange(300)}
+whole = hostmesh.open_source(arrays)
+documents = hostmesh.open_source([{"x": np.arange(1 + n % 23, dtype=np.int32) % 97} for n in range(200)])
+options = {"steps": STEPS, "seed": chosen["run"]}
+
+def prepare(block, ids, rng):
+    return {**block, "x": block["x"] + rng.normal((16,)).astype(np.float32), "draw": rng.random()}
+
+source = {
+    "arrays": lambda: arrays,
+    "mixture": lambda: hostmesh.mix({"a": 0.7, "b": 0.3}, sources={"a": arrays, "b": whole.take(77)}),
+    "joined": lambda: hostmesh.concatenate(whole.take(100), whole.skip(150)),
+    "filtered": lambda: whole.filter(lambda record: record["y"] % 3 > 0),
+    "packed": lambda: hostmesh.pack(documents, 32, field="x"),
+    "lengths": lambda: documents,
+    "stream": lambda: lambda: ({"x": rows[n % 300], "y": n % 300} for n in itertools.count()),
+}[chosen["source"]]()
+if chosen["source"] in ("arrays", "mixture", "joined", "filtered") and chosen["map"]:
+    options["map"] = prepare
+if chosen["source"] == "lengths":
+    options["lengths"] = (8, 16, 32)
+if chosen["source"] != "stream":
+    options.update(chosen["workers"], tail=chosen["tail"])
+    if chosen["tail"] != "carry":
+        options.update(epochs=3, steps=None)
+loader = hostmesh.Loader(source, mesh, BATCH, loading=chosen["loading"], **options)
+total = jax.jit(lambda batch: sum(leaf.astype("float32").sum() for leaf in jax.tree.leaves(batch)))
+for batch in loader:
+    jax.block_until_ready(total(batch))
+    if loader.step == 11:
+        break
+state = loader.state()
+for batch in loader:
+    jax.block_until_ready(total(batch))
+loader.restore(state)
+for batch in itertools.islice(loader, 5):
+    jax.block_until_ready(total(batch))
+own = jax.make_array_from_process_local_data(NamedSharding(mesh, P()), rows, rows.shape)
+hostmesh.check({"own": own}, "own")
+print("well", loader.step)
+"""
+CHOICES = {
+    "mesh": ("data", "model", "across", "replicas"),
+    "source": ("arrays", "mixture", "joined", "filtered", "packed", "lengths", "stream"),
+    "loading": ("per_process", "per_device", "global", "reshard"),
+    "workers": ({}, {"workers": 0}, {"workers": 1}, {"workers": 4}, {"processes": 1}),
+    "tail": ("carry", "pad", "drop"),
+    "map": (True, False),
+}
+
+
 def measure_healthy(options: argparse.Namespace) -> None:
-    def one(run: int) -> bool:
+    """Runs that have nothing in common but that they are well: topology, mesh, strategy, source, workers, tail."""
+    choose = random.Random(options.seed)
+
+    def choose_all(run: int) -> tuple[int, int, dict[str, Any]]:
+        chosen = {name: choose.choice(of) for name, of in CHOICES.items()}
+        # Each pair of the two that matter most comes equally often.
+        of_both = CHOICES["source"][run % 7], CHOICES["loading"][run // 7 % 4]
+        processes, devices = choose.choice(((2, 1), (2, 2), (3, 1), (4, 1), (4, 2)))
+        return processes, devices, {**chosen, **dict(zip(("source", "loading"), of_both, strict=True)), "run": run}
+
+    def one(choice: tuple[int, int, dict[str, Any]]) -> bool:
+        processes, devices, chosen = choice
+        guard = ("every", "sample")[chosen["run"] % 2]
         with tempfile.TemporaryDirectory() as folder:
-            how = ("--local", str(2 + run % 3), "--guard", ("every", "sample")[run % 2])
-            done = launch(
-                JOB.replace("STEPS = 32, 512, 60", "STEPS = 32, 512, 40"),
-                "none",
-                "0",
-                "0",
-                str(run),
-                how=how,
-                folder=folder,
-            )
+            how = ("--local", str(processes), "--devices", str(devices), "--guard", guard)
+            done = launch(HEALTHY, json.dumps(chosen), how=how, folder=folder)
         if done.returncode != 0:
-            print(done.stderr[-2000:], file=sys.stderr)
+            print(processes, devices, chosen, done.stderr[-2000:], file=sys.stderr, flush=True)
         return done.returncode == 0
 
+    choices = [choose_all(run) for run in range(options.runs)]
     with ThreadPoolExecutor(options.at_once) as pool:
-        well = list(pool.map(one, range(options.runs)))
+        well = list(pool.map(one, choices))
     print(f"{len(well)} runs that are well: {len(well) - sum(well)} false alarms", flush=True)
 
 
@@ -333,6 +406,7 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=4)
     parser.add_argument("--at-once", type=int, default=2)
     parser.add_argument("--only", help="faults, with commas between them")
+    parser.add_argument("--seed", type=int, default=0, help="of what healthy runs do")
     parser.add_argument("--how", help="options of launch instead of --local")
     options = parser.parse_args()
     began = time.monotonic()

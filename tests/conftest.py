@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import functools
 import hashlib
 import json
 import os
@@ -38,6 +37,8 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 # Words that come first and have options of their own.
 OF_OTHERS = ("check", *OF_RUNS)
 
+# The folder of the caches of all tests.
+ALL_CACHES = "HOSTMESH_TEST_CACHES"
 OURS = ("HOSTMESH_", "JAX_", "XLA_", "PYTHON")
 
 # What a shell puts in the background begins with SIGINT ignored, what nohup starts with SIGHUP; the programs that tests
@@ -175,16 +176,30 @@ def clean_env(extra: dict[str, str] | None = None) -> dict[str, str]:
 
 
 def cache_folder() -> str:
-    """Each test has its own: what it compiles is neither found by others, nor left in the user's cache."""
+    """Each test has its own, which leaves nothing in the user's cache. What was compiled is found by all of them, as by
+    the runs of a user; only the tests of that begin with nothing."""
     test = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" ")[0]
-    return f"{all_caches()}/{hashlib.sha256(test.encode()).hexdigest()[:16]}"
+    folder = Path(all_caches(), hashlib.sha256(test.encode()).hexdigest()[:16])
+    if "test_compile" not in test:
+        with suppress(FileExistsError):
+            compiled = folder / "hostmesh" / "compiled"
+            compiled.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            compiled.symlink_to(Path(all_caches(), "compiled"))
+    return str(folder)
 
 
-@functools.cache
 def all_caches() -> str:
-    folder = tempfile.mkdtemp(prefix="hostmesh-test-cache-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return folder
+    """Made by the first to ask, the process that starts those of pytest-xdist; these inherit the name."""
+    if ALL_CACHES not in os.environ:
+        folder = tempfile.mkdtemp(prefix="hostmesh-test-cache-")
+        os.environ[ALL_CACHES] = folder
+        Path(folder, "compiled").mkdir(mode=0o700)
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return os.environ[ALL_CACHES]
+
+
+def pytest_configure() -> None:
+    all_caches()
 
 
 def processes_of(run_id: str) -> set[int]:
