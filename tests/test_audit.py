@@ -10,6 +10,7 @@ import pytest
 from told_events import Events
 
 from hostmesh.launcher.audit import asking
+from hostmesh.launcher.audit.asking import Recounter
 from hostmesh.launcher.audit.audit import audit_events
 from hostmesh.launcher.audit.line import tell_audit
 from hostmesh.worker.audit.recount import Uses, recount
@@ -278,15 +279,47 @@ def test_too_many_records_are_not_recounted(monkeypatch: pytest.MonkeyPatch) -> 
     events.deliver(1, 12)
     events.end()
     monkeypatch.setattr(asking, "MAX_RECORDS", 143)
-    assert why_unknown(events, recount=asking.ask_recount).startswith("144 records are more than the 143 recounted")
-    assert audit_events(events.lines, asking.ask_without_limit) == events.audit()
+    with Recounter() as asked, Recounter(timeout=None) as asked_without_limit:
+        assert why_unknown(events, recount=asked).startswith("144 records are more than the 143 recounted")
+        assert audit_events(events.lines, asked_without_limit) == events.audit()
 
 
-def test_the_recount_is_asked_of_a_python_of_its_own() -> None:
+def test_the_recount_is_asked_of_one_python_for_all_loaders(monkeypatch: pytest.MonkeyPatch) -> None:
     events = Events()
-    events.deliver(1, 12, words=[3])
+    events.deliver(1, 12, loader=0, words=[3])
+    events.ids[0, 2] = [1, 2, 3, 4, 5, 5]
+    events.deliver(1, 4, loader=1)
     events.end()
+    started: list[Any] = []
+    start = asking.Recounter._start
+    monkeypatch.setattr(asking.Recounter, "_start", lambda self: started.append(start(self)) or started[-1])
     assert audit_events(events.lines) == events.audit()
+    (python,) = started
+    assert python.poll() is not None
+
+
+def test_a_recount_that_fails_is_told_and_the_next_one_is_asked_of_another_python(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    events = Events()
+    events.deliver(1, 12)
+    events.end()
+    fails = "import sys; sys.stdin.readline(); sys.exit('no numpy here')"
+    with Recounter() as recounter:
+        with monkeypatch.context() as patch:
+            patch.setattr(asking, "PROGRAM", fails)
+            assert why_unknown(events, recount=recounter) == "the recount failed: no numpy here"
+            patch.setattr(asking, "PROGRAM", "import sys; sys.exit(3)")
+            assert why_unknown(events, recount=recounter) == "the recount failed: exit code 3"
+        assert audit_events(events.lines, recounter) == events.audit()
+
+
+def test_a_recount_that_takes_too_long_is_told_and_ended() -> None:
+    events = Events()
+    events.deliver(1, 12)
+    events.end()
+    with Recounter(timeout=0.0) as recounter:
+        assert why_unknown(events, recount=recounter).startswith("the recount took longer than 0 s; `python -m")
 
 
 # Which loader, and damaged events.

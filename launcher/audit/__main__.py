@@ -6,13 +6,13 @@ import json
 import sys
 from pathlib import Path
 
-from hostmesh.launcher.audit.asking import ask_without_limit
+from hostmesh.launcher.audit.asking import Recounter
 from hostmesh.launcher.audit.audit import audit_events
 
 
 def main(folder: str) -> None:
-    with Path(folder, "events.jsonl").open("rb") as events:
-        print(json.dumps(audit_events(events, ask_without_limit), indent=2))
+    with Path(folder, "events.jsonl").open("rb") as events, Recounter(timeout=None) as recounter:
+        print(json.dumps(audit_events(events, recounter), indent=2))
 
 
 if __name__ == "__main__":

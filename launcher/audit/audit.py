@@ -3,29 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, TypeAlias
 
-from hostmesh.launcher.audit.asking import ask_recount
+from hostmesh.launcher.audit.asking import Recounter
 from hostmesh.launcher.audit.history import History, Part, build_history
 from hostmesh.launcher.audit.told import Account, Segment, Told, read_told
 from hostmesh.launcher.words import count_things
 
 # What is found wrong in one loader; a run of a thousand processes may have as many.
 MAX_PROBLEMS = 20
+# Answers a question about records, or says why it cannot.
+Recount: TypeAlias = Callable[[dict[str, Any]], dict[str, Any] | str]
 
 
-def audit_events(
-    lines: Iterable[bytes], recount: Callable[[dict[str, Any]], dict[str, Any] | str] = ask_recount
-) -> dict[str, Any] | None:
+def audit_events(lines: Iterable[bytes], recount: Recount | None = None) -> dict[str, Any] | None:
     """For result.json; None for a run in which no loader of ours delivered a step."""
     told = read_told(lines)
     return merge_audits(told, audit_loaders(told, recount))
 
 
-def audit_loaders(
-    told: Told, recount: Callable[[dict[str, Any]], dict[str, Any] | str] = ask_recount
-) -> dict[int, dict[str, Any]]:
-    """By the number of the loader."""
+def audit_loaders(told: Told, recount: Recount | None = None) -> dict[int, dict[str, Any]]:
+    """By the number of the loader. Without a `recount` a Python is asked, within its limits."""
+    if recount is None:
+        with Recounter() as recounter:
+            return audit_loaders(told, recounter)
     audits = {loader: audit_loader(told, loader, recount) for loader in told.loaders()}
     return {loader: audit for loader, audit in audits.items() if audit is not None}
 
@@ -46,9 +47,7 @@ def merge_exact(found: list[dict[str, Any]]) -> bool | None:
     return False if False in answers else None if None in answers else True
 
 
-def audit_loader(
-    told: Told, loader: int, recount: Callable[[dict[str, Any]], dict[str, Any] | str]
-) -> dict[str, Any] | None:
+def audit_loader(told: Told, loader: int, recount: Recount) -> dict[str, Any] | None:
     history = build_history(told, loader)
     if not history.passes:
         return None
@@ -90,7 +89,7 @@ def segments_of(part: Part) -> dict[int, list[Segment]]:
     }
 
 
-def count_records(history: History, recount: Callable[[dict[str, Any]], dict[str, Any] | str]) -> dict[str, Any]:
+def count_records(history: History, recount: Recount) -> dict[str, Any]:
     """What the order says of the steps of the history; where the processes say other things, that is a problem."""
     why = find_obstacle(history)
     if why:

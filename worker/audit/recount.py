@@ -1,7 +1,7 @@
 """What the order says of steps: how many records each share of a batch has, their fingerprint, and none of them twice.
 
-`python -m hostmesh.worker.audit.recount` reads a question from stdin as JSON and answers on stdout. The launcher asks
-after a run, and does not import numpy itself.
+`python -m hostmesh.worker.audit.recount` reads questions from stdin, a line of JSON each, and answers on stdout. The
+launcher asks after a run, and does not import numpy itself.
 """
 
 from __future__ import annotations
@@ -185,7 +185,8 @@ def count_left_out(schedule: Schedule, first: int, last: int) -> int:
 
 
 def main() -> None:
-    json.dump(recount(json.load(sys.stdin)), sys.stdout)
+    for question in sys.stdin:
+        print(json.dumps(recount(json.loads(question))), flush=True)
 
 
 if __name__ == "__main__":
