@@ -135,7 +135,31 @@ class Parts:
         )
 
 
-class Concatenation(BaseSource):
+class Joined:
+    """A source of several parts, which are numbered through."""
+
+    parts: Parts
+
+    def read(self, ids: Ids) -> Block:
+        return self.parts.read(ids)
+
+    def records(self, ids: Ids) -> list[Record]:
+        return self.parts.records(ids)
+
+    def locate(self, ids: Any) -> list[tuple[str, int]]:
+        """The part of each record and its number there, for numbers such as `loader.record_ids(step)` gives. A part of
+        `concatenate` is called by its place in the call: `0` is the first."""
+        return self.parts.locate(ids)
+
+    @property
+    def content(self) -> Content | None:
+        return self.parts.content
+
+    def _named(self) -> list[tuple[str, Source]]:
+        return list(zip(self.parts.names, self.parts.sources, strict=True))
+
+
+class Concatenation(Joined, BaseSource):
     """Sources one after another."""
 
     def __init__(self, sources: Mapping[str, Source]) -> None:
@@ -145,23 +169,10 @@ class Concatenation(BaseSource):
     def __len__(self) -> int:
         return self.parts.count
 
-    @property
-    def content(self) -> Content | None:
-        return self.parts.content
-
     def identity(self) -> Mapping[str, str]:
-        named = zip(self.parts.names, self.parts.sources, strict=True)
-        return {f"{key} of {name}": value for name, source in named for key, value in identity_of(source).items()}
-
-    def read(self, ids: Ids) -> Block:
-        return self.parts.read(ids)
-
-    def records(self, ids: Ids) -> list[Record]:
-        return self.parts.records(ids)
-
-    def locate(self, ids: Any) -> list[tuple[str, int]]:
-        """The source of each record, by its number in the call (`0` is the first), and the record's number there."""
-        return self.parts.locate(ids)
+        return {
+            f"{key} of {name}": value for name, source in self._named() for key, value in identity_of(source).items()
+        }
 
 
 def concatenate(*sources: Any) -> Concatenation:

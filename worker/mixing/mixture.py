@@ -8,22 +8,20 @@ from fractions import Fraction
 from typing import Any
 
 from hostmesh.worker.errors import DataError
-from hostmesh.worker.loading.rows import Block, Ids, Record
 from hostmesh.worker.mixing.interleaving import interleave
-from hostmesh.worker.mixing.joined import Parts, open_part
+from hostmesh.worker.mixing.joined import Joined, Parts, open_part
 from hostmesh.worker.mixing.mixture_order import MixtureOrder
 from hostmesh.worker.mixing.weights import count_by_weight, read_weights
 from hostmesh.worker.process.words import list_some
 from hostmesh.worker.sources.base import Source
 from hostmesh.worker.specs.spec import unknown
-from hostmesh.worker.verify.content import Content
 from hostmesh.worker.verify.fingerprint import describe_source
 
 FIRST, ALL = "first", "all"
 MIXTURE = "a mixture"
 
 
-class Mixture:
+class Mixture(Joined):
     """What `mix` makes, for a `Loader`. Its length is that of one epoch, by `stop`.
 
     Its records are numbered through all parts, in the order in which they were given: `locate` says which is whose.
@@ -53,20 +51,6 @@ class Mixture:
     def make_order(self, seed: int, shuffle: bool) -> MixtureOrder:
         return MixtureOrder(self.parts.lengths, self.counts, seed, shuffle)
 
-    def read(self, ids: Ids) -> Block:
-        return self.parts.read(ids)
-
-    def records(self, ids: Ids) -> list[Record]:
-        return self.parts.records(ids)
-
-    def locate(self, ids: Any) -> list[tuple[str, int]]:
-        """The part of each record and its number there, for numbers such as `loader.record_ids(step)` gives."""
-        return self.parts.locate(ids)
-
-    @property
-    def content(self) -> Content | None:
-        return self.parts.content
-
     def describe_data(self) -> dict[str, Any]:
         """What tells this mixture from others, part by part."""
         described = {name: describe_source(source) for name, source in self._named()}
@@ -80,9 +64,6 @@ class Mixture:
             **{f"weight of {name}": str(weight) for name, weight in self.weights.items()},
             **{f"{key} of {name}": value for name, part in described.items() for key, value in part.items()},
         }
-
-    def _named(self) -> list[tuple[str, Source]]:
-        return list(zip(self.parts.names, self.parts.sources, strict=True))
 
 
 def mix(

@@ -7,6 +7,7 @@ import subprocess
 from typing import Any
 
 from hostmesh.launcher.cluster.model import Kubernetes
+from hostmesh.launcher.engines.program import run_program
 from hostmesh.launcher.errors import UsageError
 
 TIMEOUT = 60.0
@@ -41,15 +42,7 @@ class Kubectl:
         """`given` becomes its input, as JSON: no value of a manifest is ever on a command line."""
         argv, what = self.argv(*args), f"kubectl {args[0]}"
         try:
-            done = subprocess.run(
-                argv,
-                input=json.dumps(given) if given is not None else "",
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=timeout,
-                start_new_session=True,
-            )
+            done = run_program(argv, json.dumps(given) if given is not None else "", timeout)
         except FileNotFoundError:
             raise UsageError(
                 "Kubernetes: found no program kubectl on this machine; install it, or put it on PATH"

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from hostmesh.launcher.engines.program import run_program
 from hostmesh.launcher.errors import UsageError
 
 ASK_TIMEOUT = 30.0
@@ -28,16 +29,7 @@ class Answer(NamedTuple):
 def ask(argv: Sequence[str], stdin: str = "", timeout: float = ASK_TIMEOUT) -> Answer:
     """Raises UsageError where the program cannot be started, or gives no answer."""
     try:
-        # A session of its own: Ctrl-C is for the launcher alone.
-        done = subprocess.run(
-            argv,
-            input=stdin,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=timeout,
-            start_new_session=True,
-        )
+        done = run_program(argv, stdin, timeout)
     except FileNotFoundError:
         fix = "is this a login node of a Slurm cluster, with Slurm's programs on PATH?"
         raise UsageError(f"found no program {argv[0]} on this machine; {fix}") from None

@@ -3,38 +3,25 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Mapping
 from typing import Any
 
 from hostmesh.launcher import wire
-from hostmesh.launcher.plan import Plan
 from hostmesh.launcher.supervisor.control.asking import Ask, Left, Reply
 from hostmesh.launcher.supervisor.control.commands import Commands
+from hostmesh.launcher.supervisor.control.control import Control
 from hostmesh.launcher.supervisor.control.stacks import StackRequests
 from hostmesh.launcher.supervisor.control.status import describe_status
 from hostmesh.launcher.supervisor.interrupts import Interrupt
-from hostmesh.launcher.supervisor.link.channel import Channel
-from hostmesh.launcher.supervisor.link.inbox import Inbox
-from hostmesh.launcher.supervisor.records import Records
 from hostmesh.launcher.supervisor.state.host import HostState
-from hostmesh.launcher.supervisor.state.run_state import RunState
 
 
 class Answers:
     """Only the thread of the supervisor calls this."""
 
-    def __init__(
-        self,
-        plan: Plan,
-        state: RunState,
-        channels: Mapping[int, Channel],
-        records: Records,
-        inbox: Inbox,
-        env: Mapping[str, str],
-    ) -> None:
-        self._state, self._records, self._inbox = state, records, inbox
-        self._stacks = StackRequests(state, channels, inbox)
-        self._commands = Commands(plan.cluster.workdir, env, state, channels)
+    def __init__(self, control: Control) -> None:
+        self._control = control
+        self._stacks = StackRequests(control.state, control.channels, control.inbox)
+        self._commands = Commands(control.plan.cluster.workdir, control.env, control.state, control.channels)
 
     def note(self, entry: Ask | Left) -> None:
         match entry:
@@ -58,7 +45,7 @@ class Answers:
     def _answer(self, question: dict[str, Any], reply: Reply) -> None:
         match question.get("ask"):
             case "status":
-                reply.send(**describe_status(self._state, self._records.run.id))
+                reply.send(**describe_status(self._control.state, self._control.records.run.id))
                 reply.end()
             case "stop":
                 self._stop(bool(question.get("now")))
@@ -75,4 +62,4 @@ class Answers:
     def _stop(self, now: bool) -> None:
         """As if SIGTERM had come: a job that can save saves."""
         for _ in range(2 if now else 1):
-            self._inbox.put(Interrupt(signal.SIGTERM))
+            self._control.inbox.put(Interrupt(signal.SIGTERM))

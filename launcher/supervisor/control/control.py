@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from hostmesh.launcher.plan import Plan
@@ -17,26 +18,28 @@ if TYPE_CHECKING:
     from hostmesh.launcher.supervisor.control.answers import Answers
 
 
+@dataclass
 class Control:
-    def __init__(
-        self,
-        plan: Plan,
-        state: RunState,
-        channels: Mapping[int, Channel],
-        records: Records,
-        inbox: Inbox,
-        secrets: Mapping[str, str],
-    ) -> None:
-        self._plan, self._state, self._channels, self._records = plan, state, channels, records
-        self._inbox, self._secrets = inbox, secrets
-        self._answers: Answers | None = None
+    """What the answers are made from, and the answers themselves once somebody has asked."""
+
+    plan: Plan
+    state: RunState
+    channels: Mapping[int, Channel]
+    records: Records
+    inbox: Inbox
+    secrets: Mapping[str, str]
+    _answers: Answers | None = field(default=None, init=False)
+
+    @property
+    def env(self) -> dict[str, str]:
+        """What processes of the run have in their environment."""
+        return {**self.plan.env, **self.secrets}
 
     def note(self, entry: Ask | Left) -> None:
         if self._answers is None:
             from hostmesh.launcher.supervisor.control.answers import Answers
 
-            env = {**self._plan.env, **self._secrets}
-            self._answers = Answers(self._plan, self._state, self._channels, self._records, self._inbox, env)
+            self._answers = Answers(self)
         self._answers.note(entry)
 
     def note_event(self, host: HostState, event: Any) -> bool:
