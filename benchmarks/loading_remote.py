@@ -94,7 +94,7 @@ def order(batches: int) -> list[np.ndarray]:
 
 
 def files_by_hostmesh(folder: Path, batches: int) -> int:
-    from hostmesh.worker.remote.stores import look_at_all
+    from hostmesh.worker.remote.stores.opening import look_at_all
     from hostmesh.worker.remote.whole import LocalFiles
 
     os.environ["HOSTMESH_DATA_CACHE"] = str(folder)

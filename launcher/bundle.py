@@ -14,10 +14,7 @@ from types import MappingProxyType
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 OF_THE_AGENT = (
     "launcher/__init__.py",
-    "launcher/commands.py",
-    "launcher/framing.py",
-    "launcher/side_work.py",
-    "launcher/wire.py",
+    "launcher/protocol",
     "launcher/agent",
     "worker/__init__.py",
     "worker/identity.py",

@@ -13,14 +13,14 @@ from typing import Any
 from hostmesh.launcher.bundle import pack_agent
 from hostmesh.launcher.cluster.model import BUILT_IN_JOB, Cluster, Job
 from hostmesh.launcher.engines import acquired, open_engine
-from hostmesh.launcher.environment import check_environment
 from hostmesh.launcher.errors import EXIT_HOST_LOST, UsageError
-from hostmesh.launcher.job import read_code
 from hostmesh.launcher.launch import allow_open_files
 from hostmesh.launcher.output.lines import LineCutter
 from hostmesh.launcher.output.redact import redact_json, redact_text
 from hostmesh.launcher.output.run_folder import new_run_id
-from hostmesh.launcher.plan import Plan, make_plan
+from hostmesh.launcher.planning.environment import check_environment
+from hostmesh.launcher.planning.job import read_code
+from hostmesh.launcher.planning.plan import Plan, make_plan
 from hostmesh.launcher.preflight.report import Finding, HostReports, judge
 from hostmesh.launcher.preflight.table import draw_table
 from hostmesh.launcher.supervisor.link.arrivals import redact_arrival

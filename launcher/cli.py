@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hostmesh import __version__
+from hostmesh.launcher.command_line.options import USAGE_HINT, build_check_parser, build_parser, parse, parse_check
 from hostmesh.launcher.errors import EXIT_INTERRUPTED, HostmeshError, UsageError
-from hostmesh.launcher.options import USAGE_HINT, build_check_parser, build_parser, parse, parse_check
 
 # Cluster files are read by functions that import what reads them: a question about a run is answered sooner without.
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def version_text() -> str:
 
 
 def completion_text(shell: str) -> str:
-    from hostmesh.launcher.completion import complete
+    from hostmesh.launcher.command_line.completion import complete
     from hostmesh.launcher.runs.options import build_parser as build_runs_parser
 
     commands = {name: build_runs_parser(name) for name in OF_RUNS}

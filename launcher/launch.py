@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from hostmesh.launcher.cluster.model import Cluster
 from hostmesh.launcher.engines import acquired, open_engine
-from hostmesh.launcher.environment import check_environment
 from hostmesh.launcher.errors import UsageError
 from hostmesh.launcher.output.provenance import Provenance
 from hostmesh.launcher.output.run_folder import SUBMITTED, Run
-from hostmesh.launcher.plan import Plan
+from hostmesh.launcher.planning.environment import check_environment
+from hostmesh.launcher.planning.plan import Plan
 from hostmesh.launcher.runs.owner import hold_run
 from hostmesh.launcher.transports import open_streams, reopen_stream
 from hostmesh.launcher.transports.stdin import Stdin
@@ -159,7 +159,7 @@ def audit_run(run: Run, note: Callable[[str], None]) -> dict[str, Any]:
 
 def read_checked_code(plan: Plan, runs: Path) -> Tree | None:
     """What travels to the hosts, read before any of them is bothered."""
-    from hostmesh.launcher.job import check_is_synced, read_code
+    from hostmesh.launcher.planning.job import check_is_synced, read_code
 
     tree = read_code(plan.cluster, runs)
     if tree is not None:

@@ -6,14 +6,14 @@ import json
 import sys
 from pathlib import Path
 
-from hostmesh.launcher.accelerators import find_local_gpus
 from hostmesh.launcher.cluster.model import Cluster
+from hostmesh.launcher.command_line.options import CommandLine
 from hostmesh.launcher.engines import show_request
-from hostmesh.launcher.job import resolve_job
-from hostmesh.launcher.options import CommandLine
 from hostmesh.launcher.output.redact import redact_variables
 from hostmesh.launcher.output.view import choose_view
-from hostmesh.launcher.plan import Plan, make_plan, plan_json, plan_table
+from hostmesh.launcher.planning.accelerators import find_local_gpus
+from hostmesh.launcher.planning.job import resolve_job
+from hostmesh.launcher.planning.plan import Plan, make_plan, plan_json, plan_table
 
 
 def start(line: CommandLine, cluster: Cluster, command: list[str]) -> int:

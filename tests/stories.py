@@ -9,14 +9,14 @@ from typing import Any
 
 from fake_agent import FakeAgent
 
-from hostmesh.launcher import wire
 from hostmesh.launcher.cluster.model import Cluster, Host, Job
 from hostmesh.launcher.errors import Unreachable
 from hostmesh.launcher.launch import write_result
 from hostmesh.launcher.output.events import EventLog
 from hostmesh.launcher.output.run_folder import Run
 from hostmesh.launcher.output.screen import Screen
-from hostmesh.launcher.plan import Plan, make_plan
+from hostmesh.launcher.planning.plan import Plan, make_plan
+from hostmesh.launcher.protocol import wire
 from hostmesh.launcher.supervisor.blame.verdict import Verdict
 from hostmesh.launcher.supervisor.link.channel import Channel
 from hostmesh.launcher.supervisor.link.inbox import Inbox

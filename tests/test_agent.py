@@ -16,10 +16,10 @@ import pytest
 from conftest import await_true, busyness, is_alive
 from hung_disk import hung_disk
 
-from hostmesh.launcher import wire
-from hostmesh.launcher.agent import process_tree
+from hostmesh.launcher.agent.children import process_tree
 from hostmesh.launcher.bundle import pack_agent
 from hostmesh.launcher.output.run_folder import new_run_id
+from hostmesh.launcher.protocol import wire
 from hostmesh.launcher.supervisor.link.channel import Channel, Ended, Heard
 from hostmesh.launcher.transports.local import LocalStream
 

@@ -17,12 +17,12 @@ from typing import Any
 import pytest
 from conftest import await_true
 
-from hostmesh.launcher import wire
 from hostmesh.launcher.agent.flow import Limits, Window
 from hostmesh.launcher.agent.observing.native import NOT_JAX, NativeStack
 from hostmesh.launcher.agent.processes.forwarding import Forwarding
 from hostmesh.launcher.agent.processes.process import Boot, ProcessState
 from hostmesh.launcher.agent.processes.registry import Phase, Processes
+from hostmesh.launcher.protocol import wire
 
 
 class FakeLink:

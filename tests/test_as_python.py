@@ -153,7 +153,7 @@ def without(said: tuple[str, ...], lines: list[str]) -> list[str]:
 def test_a_long_command_line_leaves_the_environment_alone(tmp_path: Path) -> None:
     """The processes of a run are found by it."""
     text = (
-        "from pathlib import Path\nfrom hostmesh.worker.process.command_line import write_command_line\n"
+        "from pathlib import Path\nfrom hostmesh.worker.process.as_python.command_line import write_command_line\n"
         "mine = Path('/proc/self')\n"
         "before = (mine / 'environ').read_bytes(), len((mine / 'cmdline').read_bytes())\n"
         "write_command_line(['python', 'x' * 100_000])\n"

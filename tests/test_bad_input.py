@@ -14,7 +14,7 @@ from apart import drop_rights, fail_apart
 from conftest import LAUNCH, Launch, Script, clean_env
 
 from hostmesh.launcher.cluster.model import Job
-from hostmesh.launcher.job import check_job
+from hostmesh.launcher.planning.job import check_job
 from hostmesh.worker.job.options import JOB_OPTIONS
 from hostmesh.worker.job.settings import make_parser
 

@@ -25,7 +25,7 @@ from hostmesh.launcher.chaos.model import KINDS, Fault, add_faults
 from hostmesh.launcher.chaos.telling import summarise, tell_done, tell_end, tell_planned
 from hostmesh.launcher.cluster.model import Cluster, Host, Job
 from hostmesh.launcher.errors import ClusterError, UsageError
-from hostmesh.launcher.plan import Plan, make_plan
+from hostmesh.launcher.planning.plan import Plan, make_plan
 from hostmesh.worker.chaos.acts import ACTS, IN_ANY_THREAD, OBSTACLES
 from hostmesh.worker.chaos.schedule import begin_faults, corrupt
 from hostmesh.worker.identity import CHAOS

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from hostmesh.launcher import wire
 from hostmesh.launcher.agent.compiled.child import CompiledChild
 from hostmesh.launcher.agent.compiled.keeper import Keeper
 from hostmesh.launcher.agent.compiled.place import find_base
+from hostmesh.launcher.protocol import wire
 from hostmesh.worker.compiling.names import name_entry, name_folder
 from hostmesh.worker.compiling.store import HEAD_SIZE, Store
 

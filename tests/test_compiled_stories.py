@@ -10,7 +10,7 @@ import pytest
 from fake_agent import End, FakeAgent, Script
 from stories import Story, names_of
 
-from hostmesh.launcher import wire
+from hostmesh.launcher.protocol import wire
 from hostmesh.launcher.supervisor.compiled import PATIENCE, PIECES, SETTLING
 
 FOLDER = "jax-0.10.2-0.10.2-0123456789ab"

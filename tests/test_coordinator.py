@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from hostmesh.launcher.cluster.model import Cluster, Host
+from hostmesh.launcher.protocol.wire import Reach, Reserve
 from hostmesh.launcher.supervisor.startup.coordinator import Coordinator
-from hostmesh.launcher.wire import Reach, Reserve
 
 PORTS = {"10.0.0.1": 7, "192.168.0.1": 8}
 

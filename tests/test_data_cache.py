@@ -15,8 +15,8 @@ import pytest
 from conftest import clean_env
 
 from hostmesh.worker.errors import DataError
-from hostmesh.worker.remote.cache import Cache, NoRoom
-from hostmesh.worker.remote.settings import CacheSettings
+from hostmesh.worker.remote.caching.cache import Cache, NoRoom
+from hostmesh.worker.remote.caching.settings import CacheSettings
 
 NAMES = [f"{n:02x}{'0' * 38}" for n in range(40)]
 
@@ -81,8 +81,8 @@ def test_threads_fetch_a_file_once(tmp_path: Path) -> None:
 DYING = """
 import os, signal, sys
 from pathlib import Path
-from hostmesh.worker.remote.cache import Cache
-from hostmesh.worker.remote.settings import CacheSettings
+from hostmesh.worker.remote.caching.cache import Cache
+from hostmesh.worker.remote.caching.settings import CacheSettings
 cache = Cache(CacheSettings(Path(sys.argv[1]), 10_000))
 cache.bring("aa", 1_000, lambda part: None, pinned=True)
 cache.bring("bb", 1_000, lambda part: os.kill(os.getpid(), signal.SIGKILL))

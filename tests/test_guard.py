@@ -18,8 +18,8 @@ from jax.sharding import PartitionSpec as P
 from stories import Story
 
 import hostmesh
-from hostmesh.launcher import wire
 from hostmesh.launcher.agent.processes.facts import ask
+from hostmesh.launcher.protocol import wire
 from hostmesh.launcher.supervisor.blame.failures import NO_CRASH
 from hostmesh.launcher.supervisor.guard import comparison
 from hostmesh.launcher.supervisor.guard.comparison import Guard, Pending

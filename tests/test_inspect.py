@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 from conftest import await_true, busyness, is_alive
 
-from hostmesh.launcher import wire
 from hostmesh.launcher.agent.inspect import host as inspecting
 from hostmesh.launcher.agent.inspect.code_hash import hash_python_files, read_code, read_synced
 from hostmesh.launcher.agent.inspect.devices import count_devices, find_holders, find_tpu_lock
@@ -26,6 +25,7 @@ from hostmesh.launcher.agent.startup.duties import INSPECT_TIMEOUT
 from hostmesh.launcher.agent.sync.incoming import Incoming
 from hostmesh.launcher.check import TIMEOUT
 from hostmesh.launcher.preflight.report import HostReports, judge
+from hostmesh.launcher.protocol import wire
 from hostmesh.launcher.sync.tree import read_tree
 
 NOBODY = 65534

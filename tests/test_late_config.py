@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from conftest import clean_env
 
-from hostmesh.worker.process.native_env import KNOWN_LIBRARIES, _count_threads
+from hostmesh.worker.process.as_python.native_env import KNOWN_LIBRARIES, _count_threads
 
 # Prints jax's options as they are after a script has changed its variables and imported jax; with "warm" jax had been
 # imported before, as in a nursery.
@@ -19,7 +19,7 @@ OPTIONS = """
 import json, os, sys
 how, change = sys.argv[1], json.loads(sys.argv[2])
 if how == "warm":
-    from hostmesh.worker.process.late_config import LateConfig
+    from hostmesh.worker.process.as_python.late_config import LateConfig
     late = LateConfig()
     late.import_all(["jax"])
     late.hide()

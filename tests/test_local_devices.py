@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from conftest import Launch, Script
 
-from hostmesh.launcher.accelerators import choose_platforms, find_local_gpus
 from hostmesh.launcher.cluster.file import read_cluster
 from hostmesh.launcher.cluster.local import local_cluster
 from hostmesh.launcher.cluster.model import Cluster, Host, Job
 from hostmesh.launcher.errors import UsageError
-from hostmesh.launcher.plan import Plan, describe_devices, make_plan, plan_table
+from hostmesh.launcher.planning.accelerators import choose_platforms, find_local_gpus
+from hostmesh.launcher.planning.plan import Plan, describe_devices, make_plan, plan_table
 
 CUDA, HIP = "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"
 PLATFORMS = "JAX_PLATFORMS"

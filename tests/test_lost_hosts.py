@@ -13,8 +13,8 @@ from conftest import Launch
 from fake_agent import End, FakeAgent
 from stories import Story
 
-from hostmesh.launcher import wire
 from hostmesh.launcher.errors import Unreachable
+from hostmesh.launcher.protocol import wire
 from hostmesh.launcher.supervisor.blame.verdict import Verdict
 from hostmesh.launcher.supervisor.going_on.restarts import Attempt, Budgets, GiveUp, GoOn, decide_restart, find_avoided
 

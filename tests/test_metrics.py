@@ -22,8 +22,8 @@ import pytest
 from conftest import Launch, LiveRun, Script, Start, busyness
 from facts_socket import FactsSocket
 
-from hostmesh.launcher import wire
 from hostmesh.launcher.output import metrics as keeping
+from hostmesh.launcher.protocol import wire
 from hostmesh.worker import metrics as reporting
 from hostmesh.worker.metrics import flush_report, report
 from hostmesh.worker.reporting import reports as reports_module

@@ -15,7 +15,7 @@ from conftest import HANGS, Launch, LiveRun, Script, Start, processes_of
 from fake_agent import End, FakeAgent
 from stories import Story
 
-from hostmesh.launcher import wire
+from hostmesh.launcher.protocol import wire
 
 Tell = Callable[..., Story]
 SAVES = wire.Fact("saves_when_stopped", 0, {"seconds": 60})

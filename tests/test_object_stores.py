@@ -15,9 +15,10 @@ from object_stores import BUCKET, Proxy, put, put_folder, s3_env
 from test_sources import assert_same, check_contract
 
 from hostmesh.worker.errors import DataError, StoreError
-from hostmesh.worker.remote import fetching, ranges, settings, whole
-from hostmesh.worker.remote.direct import Connections
+from hostmesh.worker.remote import fetching, ranges, whole
+from hostmesh.worker.remote.caching import settings
 from hostmesh.worker.remote.fetching import Limits
+from hostmesh.worker.remote.stores.direct import Connections
 from hostmesh.worker.sources import open_source
 
 pytest.importorskip("s3fs", reason="hostmesh[object-stores]")

@@ -15,8 +15,8 @@ from conftest import LiveRun, Script, Start, await_true
 from docker_cluster import HOSTS, DockerCluster, lend_cluster, start_cluster  # noqa: F401
 from memory_cgroup import MemoryCgroup, lend
 
-from hostmesh.launcher.agent.cgroup import Cgroups, Use, read_kills
-from hostmesh.launcher.agent.kernel_log import KernelLog, Killed, parse_record
+from hostmesh.launcher.agent.memory.cgroup import Cgroups, Use, read_kills
+from hostmesh.launcher.agent.memory.kernel_log import KernelLog, Killed, parse_record
 from hostmesh.launcher.agent.observing.memory import MemoryWatch
 from hostmesh.launcher.supervisor.blame.failures import NO_MEMORY
 from hostmesh.launcher.supervisor.blame.memory import judge_kill, judge_kill_below, tell_size

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from conftest import REPO
 
-from hostmesh.launcher.accelerators import pick_gpus, split_devices
 from hostmesh.launcher.cluster.file import read_cluster
 from hostmesh.launcher.cluster.local import local_cluster
 from hostmesh.launcher.cluster.model import Cluster, Host, Job
 from hostmesh.launcher.errors import UsageError
-from hostmesh.launcher.plan import hint_coordinator, make_plan, plan_json, plan_table
+from hostmesh.launcher.planning.accelerators import pick_gpus, split_devices
+from hostmesh.launcher.planning.plan import hint_coordinator, make_plan, plan_json, plan_table
 from hostmesh.launcher.supervisor.startup.judgement import own_settings
 from hostmesh.worker.identity import Identity
 

@@ -14,8 +14,8 @@ import pytest
 from conftest import await_true, is_alive
 from test_agent import Talk, talk  # noqa: F401  (a fixture)
 
-from hostmesh.launcher import wire
 from hostmesh.launcher.agent.startup import ports, setup
+from hostmesh.launcher.protocol import wire
 
 Talking = Callable[..., Talk]
 

@@ -8,7 +8,7 @@ import pytest
 
 from hostmesh.launcher.cluster.model import Cluster, Host, Job, Sync
 from hostmesh.launcher.errors import UsageError
-from hostmesh.launcher.job import OUR_PACKAGE, check_is_synced, find_sync_root, resolve_job
+from hostmesh.launcher.planning.job import OUR_PACKAGE, check_is_synced, find_sync_root, resolve_job
 
 
 @pytest.fixture(autouse=True)

@@ -17,7 +17,7 @@ from facts_socket import FactsSocket
 from fake_agent import FakeAgent
 from stories import Story, plan_of
 
-from hostmesh.launcher import wire
+from hostmesh.launcher.protocol import wire
 from hostmesh.launcher.supervisor.blame.failures import NO_CRASH
 from hostmesh.launcher.supervisor.programs.comparison import Programs
 from hostmesh.launcher.supervisor.programs.disagreement import Disagreement, Side, name_processes

@@ -57,6 +57,13 @@ def test_no_module_is_long() -> None:
     assert [path for path in files if len(path.read_text().splitlines()) > 300] == []
 
 
+def test_no_folder_is_large() -> None:
+    """About ten modules; but a folder of interchangeable files has as many as there are systems."""
+    inits = [path for top in ("launcher", "worker") for path in (REPO / top).rglob("__init__.py")]
+    sizes = {str(init.parent.relative_to(REPO)): len(list(init.parent.glob("*.py"))) - 1 for init in inits}
+    assert {name: size for name, size in sizes.items() if size > 12} == {"worker/sources": sizes["worker/sources"]}
+
+
 def test_hello_is_short_and_plain_jax() -> None:
     text = (REPO / "examples" / "hello.py").read_text()
     assert len(text.splitlines()) < 20

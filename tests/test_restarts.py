@@ -14,7 +14,7 @@ from conftest import Launch
 from fake_agent import FakeAgent
 from stories import Story
 
-from hostmesh.launcher import wire
+from hostmesh.launcher.protocol import wire
 from hostmesh.launcher.supervisor.blame import kinds
 from hostmesh.launcher.supervisor.blame.verdict import Verdict
 from hostmesh.launcher.supervisor.going_on.attempts import tell_repeated

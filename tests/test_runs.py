@@ -258,7 +258,11 @@ IMPORTS = """
 import socket, sys
 from hostmesh.launcher.cli import launch
 from hostmesh.launcher.output import redact
-from hostmesh.launcher.runs import execute, options, stacks, status, stop
+from hostmesh.launcher.runs import options
+from hostmesh.launcher.runs.commands import execute
+from hostmesh.launcher.runs.commands import stacks
+from hostmesh.launcher.runs.commands import status
+from hostmesh.launcher.runs.commands import stop
 launch(["status", "none"])
 """
 needs_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")

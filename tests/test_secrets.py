@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from conftest import LAUNCH, Launch, Script, Start
 
-from hostmesh.launcher import wire
 from hostmesh.launcher.output.redact import MIN_CUT, redact_cut_bytes, redact_cut_json
 from hostmesh.launcher.output.screen import Screen
+from hostmesh.launcher.protocol import wire
 from hostmesh.launcher.supervisor.link.arrivals import redact_arrival
 from hostmesh.launcher.supervisor.link.channel import Ended, Heard
 

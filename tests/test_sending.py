@@ -14,7 +14,7 @@ from conftest import LAUNCH, clean_env
 from sshd import needs_sshd
 from test_remote import Cluster, cluster, sshd  # noqa: F401  (fixtures)
 
-from hostmesh.launcher import wire
+from hostmesh.launcher.protocol import wire
 from hostmesh.launcher.sync import tree as tree_module
 from hostmesh.launcher.sync.sending import LeftOut, Sending, Unsendable
 from hostmesh.launcher.sync.tree import read_tree

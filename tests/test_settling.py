@@ -14,9 +14,9 @@ import pytest
 from conftest import REPO, Launch, Script, clean_env
 from fake_agent import FakeAgent
 
-from hostmesh.launcher import wire
 from hostmesh.launcher.cluster.model import Host
 from hostmesh.launcher.errors import Unreachable
+from hostmesh.launcher.protocol import wire
 from hostmesh.launcher.supervisor.link.channel import Channel, Ended
 from hostmesh.launcher.transports.docker import DockerStream
 from hostmesh.launcher.transports.local import LocalStream

@@ -13,14 +13,14 @@ import pytest
 from conftest import await_true, busyness
 from test_agent import SlowStream
 
-from hostmesh.launcher.agent.process_tree import MARK
+from hostmesh.launcher.agent.children.process_tree import MARK
 from hostmesh.launcher.bundle import pack_agent, pack_code
 from hostmesh.launcher.cluster.local import local_cluster
 from hostmesh.launcher.cluster.model import Job
 from hostmesh.launcher.output.events import EventLog
 from hostmesh.launcher.output.run_folder import Run
 from hostmesh.launcher.output.screen import Screen
-from hostmesh.launcher.plan import make_plan
+from hostmesh.launcher.planning.plan import make_plan
 from hostmesh.launcher.supervisor.blame.verdict import Verdict
 from hostmesh.launcher.supervisor.loop import Shipment, Supervisor
 from hostmesh.launcher.supervisor.records import Records

@@ -18,7 +18,7 @@ from conftest import REPO, clean_env
 
 from hostmesh.worker.errors import DataError
 from hostmesh.worker.loading.rows import leaves, map_leaves, take_rows
-from hostmesh.worker.reading.shipping import pack, unpack
+from hostmesh.worker.reading.data_processes.shipping import pack, unpack
 from hostmesh.worker.sources import as_source, as_stream, open_source
 from hostmesh.worker.sources.base import Source
 from hostmesh.worker.streams.stream import Stream

@@ -20,9 +20,9 @@ import pytest
 from conftest import await_true, busyness, clean_env, is_alive, kill_all
 from sshd import Sshd, fingerprint_of, free_port, make_key, needs_sshd, public_half
 
-from hostmesh.launcher import wire
 from hostmesh.launcher.cluster.model import Host, Ssh
 from hostmesh.launcher.errors import Unreachable
+from hostmesh.launcher.protocol import wire
 from hostmesh.launcher.transports.ssh.stream import SshStream, open_ssh_streams, quote_for_any_shell
 
 pytestmark = needs_sshd

@@ -16,9 +16,9 @@ import pytest
 from conftest import await_true
 from test_agent import Talk, talk  # noqa: F401  (a fixture)
 
-from hostmesh.launcher import wire
 from hostmesh.launcher.agent import guardian
 from hostmesh.launcher.agent.leftovers import stale_folders
+from hostmesh.launcher.protocol import wire
 
 OLD = time.time() - 3600
 

@@ -12,11 +12,11 @@ from fake_agent import HELLO, End, FakeAgent
 from stories import EPOCH, FakeInbox, Story, names_of, plan_of
 from test_secrets import TOKEN, leaks
 
-from hostmesh.launcher import wire
 from hostmesh.launcher.check import Checker
 from hostmesh.launcher.errors import Unreachable
-from hostmesh.launcher.plan import plan_json
+from hostmesh.launcher.planning.plan import plan_json
 from hostmesh.launcher.preflight.host_reports import HostReports
+from hostmesh.launcher.protocol import wire
 
 FACTS = {"time": EPOCH, "devices": {}}
 

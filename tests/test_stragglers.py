@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hostmesh.launcher import wire
+from hostmesh.launcher.protocol import wire
 from hostmesh.launcher.supervisor.state.progress import Progress
 from hostmesh.launcher.supervisor.stuck.stragglers import Share, Straggler, Stragglers, find_straggler
 

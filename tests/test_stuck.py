@@ -12,8 +12,8 @@ from conftest import HANGS, Launch, LiveRun, Script, Start, processes_of
 from fake_agent import HELLO, FakeAgent
 from stories import Story
 
-from hostmesh.launcher import wire
 from hostmesh.launcher.cluster.model import HangTimeout
+from hostmesh.launcher.protocol import wire
 from hostmesh.launcher.supervisor.programs.disagreement import Missing, Side
 from hostmesh.launcher.supervisor.state.progress import Progress
 from hostmesh.launcher.supervisor.stuck.activity import Activity, Doing, find_activity, gather

@@ -13,8 +13,8 @@ from fake_agent import End, FakeAgent
 from stories import EPOCH, Story, names_of
 from test_secrets import TOKEN, leaks
 
-from hostmesh.launcher import wire
 from hostmesh.launcher.errors import Unreachable
+from hostmesh.launcher.protocol import wire
 from hostmesh.launcher.supervisor.blame.failures import NO_CRASH
 from hostmesh.launcher.supervisor.state.host import Phase
 

@@ -22,9 +22,9 @@ import pytest
 from apart import call_apart, drop_rights, fail_apart
 from conftest import busyness, clean_env
 
-from hostmesh.launcher import wire
 from hostmesh.launcher.agent.sync import compare, incoming
 from hostmesh.launcher.agent.sync.incoming import Incoming, SyncError
+from hostmesh.launcher.protocol import wire
 from hostmesh.launcher.sync.tree import Tree, read_tree
 
 ODD_NAMES = [b"a'; echo foo", b"two  words", b"line\nbreak", b"\xff\xfe not UTF-8", "é☃".encode(), b'"', b"-rf", b"~"]
@@ -673,7 +673,7 @@ def test_a_workdir_that_is_a_file_is_told(source: Path, tmp_path: Path) -> None:
 
 HOST = """
 import os, sys
-from hostmesh.launcher import wire
+from hostmesh.launcher.protocol import wire
 from hostmesh.launcher.agent.sync.incoming import Incoming, SyncError
 
 def messages():

@@ -22,9 +22,10 @@ import pytest
 from conftest import await_true, busyness, is_alive
 from test_agent import Talk, oldest_pythons, talk  # noqa: F401  (a fixture)
 
-from hostmesh.launcher import bundle, wire
+from hostmesh.launcher import bundle
 from hostmesh.launcher.agent.flow import FILES, Window
 from hostmesh.launcher.agent.startup.duties import Duties
+from hostmesh.launcher.protocol import wire
 from hostmesh.launcher.supervisor.link.channel import Channel, Heard
 from hostmesh.launcher.sync.tree import Tree, read_tree
 

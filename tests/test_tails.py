@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hostmesh.launcher import wire
+from hostmesh.launcher.protocol import wire
 from hostmesh.launcher.supervisor.blame.tails import lines_worth_showing, tasks_named_by_jax, was_aborted_by_jax
 
 GLOO = "[Gloo] Rank 2 is connected to 3 peer ranks. Expected number of connected peer ranks is : 3\n"
@@ -44,8 +44,8 @@ FRAMES = (
     '  File "/venv/lib/python3.11/site-packages/jax/experimental/multihost_utils.py", line 165 in sync_global_devices\n'
     '  File "/home/me/job.py", line 9 in fault\n'
     '  File "/home/me/job.py", line 22 in <module>\n'
-    '  File "/tmp/hostmesh-1117-kmvn9v.0/code/hostmesh/worker/process/boot.py", line 70 in _execute\n'
-    '  File "/tmp/hostmesh-1117-kmvn9v.0/code/hostmesh/worker/process/boot.py", line 34 in run\n'
+    '  File "/tmp/hostmesh-1117-kmvn9v.0/code/hostmesh/worker/process/as_python/boot.py", line 70 in _execute\n'
+    '  File "/tmp/hostmesh-1117-kmvn9v.0/code/hostmesh/worker/process/as_python/boot.py", line 34 in run\n'
     '  File "/tmp/hostmesh-1117-kmvn9v.0/code/start.py", line 14 in <module>\n'
 )
 OTHER_THREAD = "Thread 0x00007effccdc3b80 (most recent call first):\n" + FRAMES + "\n"
@@ -111,7 +111,7 @@ def test_of_a_failed_check_the_check_is_shown_and_no_native_page() -> None:
 
 
 def test_a_traceback_loses_only_frames_of_ours() -> None:
-    frame = '  File "/tmp/hostmesh-1117-x.0/code/hostmesh/worker/process/boot.py", line 34, in run\n'
+    frame = '  File "/tmp/hostmesh-1117-x.0/code/hostmesh/worker/process/as_python/boot.py", line 34, in run\n'
     own = frame + "    _execute(argv)\n    ^^^^^^^^\n"
     theirs = '  File "/home/me/hostmesh/boot.py", line 3, in main\n    1 / 0\n'
     shown = lines_worth_showing("Traceback (most recent call last):\n" + own + theirs + "ZeroDivisionError: x\n", 12)

@@ -13,7 +13,7 @@ from conftest import Script, Start
 from fake_agent import End, FakeAgent
 from stories import EPOCH, Story
 
-from hostmesh.launcher import wire
+from hostmesh.launcher.protocol import wire
 from hostmesh.launcher.supervisor.blame import kinds, missing, verdict
 from hostmesh.launcher.supervisor.blame.cause import find_cause
 from hostmesh.launcher.supervisor.blame.failures import NO_CRASH, NO_MEMORY, Failure

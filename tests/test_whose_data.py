@@ -25,7 +25,7 @@ from hostmesh.launcher.audit.told import read_told
 from hostmesh.worker.audit.recount import recount
 from hostmesh.worker.errors import CheckpointError
 from hostmesh.worker.remote.content import of_remote
-from hostmesh.worker.remote.files import RemoteFile
+from hostmesh.worker.remote.stores.base import RemoteFile
 from hostmesh.worker.saving.snapshots import Restored
 from hostmesh.worker.saving.trained_data import OTHER_LENGTH
 from hostmesh.worker.verify import known_data, marks

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from hostmesh.launcher import wire
+from hostmesh.launcher.protocol import wire
 
 MESSAGES = [
     wire.Hello(pid=7, guardian_pid=6, python="3.9.1", addresses=["10.0.0.7"]),

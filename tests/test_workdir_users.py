@@ -19,9 +19,9 @@ from sshd import Sshd, needs_sshd
 from test_agent import Talk, talk  # noqa: F401  (a fixture)
 from test_remote import Cluster, cluster, sshd  # noqa: F401  (fixtures)
 
-from hostmesh.launcher import wire
 from hostmesh.launcher.agent.sync.users import GRACE, STARTING, User, Users, wait_for
 from hostmesh.launcher.output.run_folder import new_run_id
+from hostmesh.launcher.protocol import wire
 from hostmesh.launcher.sync.tree import Tree, read_tree
 
 Talking = Callable[..., Talk]

@@ -27,7 +27,7 @@ from hostmesh.worker.errors import DataError
 from hostmesh.worker.identity import LOCAL_PROCESSES
 from hostmesh.worker.reading import trial
 from hostmesh.worker.reading.choice import WorkerChoice, choose_workers
-from hostmesh.worker.reading.shipping import pack, unpack
+from hostmesh.worker.reading.data_processes.shipping import pack, unpack
 from hostmesh.worker.reading.trial import Verdict
 
 WORKERS: list[dict[str, Any]] = [{"workers": 1}, {"workers": 4}, {"processes": 2}]

@@ -8,11 +8,11 @@ import signal
 from functools import partial
 from typing import Dict, Optional
 
-from hostmesh.launcher import wire
+from hostmesh.launcher.agent.children.fresh_child import HANDLED, leave_parent
+from hostmesh.launcher.agent.children.spawn import IGNORED
 from hostmesh.launcher.agent.files import read_if_there
-from hostmesh.launcher.agent.fresh_child import HANDLED, leave_parent
 from hostmesh.launcher.agent.link import Link, watch
-from hostmesh.launcher.agent.spawn import IGNORED
+from hostmesh.launcher.protocol import wire
 
 CHUNK = 64 << 10
 # In the environment of a command, and so of all that it starts.

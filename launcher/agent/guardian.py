@@ -8,12 +8,12 @@ import signal
 import time
 from typing import List, Optional
 
+from hostmesh.launcher.agent.children.fresh_child import leave_stream
+from hostmesh.launcher.agent.children.process_tree import kill_all
 from hostmesh.launcher.agent.files import remove_file
-from hostmesh.launcher.agent.fresh_child import leave_stream
 from hostmesh.launcher.agent.leftovers.shared_memory import SharedMemory, remove_noted
 from hostmesh.launcher.agent.leftovers.snapshots import snapshots_of
 from hostmesh.launcher.agent.linux import adopt_orphans, die_with_parent
-from hostmesh.launcher.agent.process_tree import kill_all
 
 LOCK = "lock"  # in an agent's folder, held by it and its guardian; agent/unpack.py makes it
 TICK = 1.0

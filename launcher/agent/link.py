@@ -8,8 +8,8 @@ import time
 from collections import deque
 from typing import Any, Callable, Deque
 
-from hostmesh.launcher import wire
 from hostmesh.launcher.agent.flow import OUTPUT, Window
+from hostmesh.launcher.protocol import wire
 
 STDIN, STDOUT = 0, 1
 BEAT_EVERY = 1.0

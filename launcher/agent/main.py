@@ -9,8 +9,7 @@ import socket
 import sys
 from typing import Any, Callable, Dict, List, Optional
 
-from hostmesh.launcher import wire
-from hostmesh.launcher.agent import process_tree
+from hostmesh.launcher.agent.children import process_tree
 from hostmesh.launcher.agent.compiled.child import CompiledChild
 from hostmesh.launcher.agent.compiled.place import used_path
 from hostmesh.launcher.agent.executing import Executing
@@ -29,6 +28,7 @@ from hostmesh.launcher.agent.processes.starter import Starter
 from hostmesh.launcher.agent.processes.stopping import Stopping
 from hostmesh.launcher.agent.startup.duties import Duties
 from hostmesh.launcher.agent.startup.ports import list_addresses
+from hostmesh.launcher.protocol import wire
 
 OF_COMPILED = (wire.ShareCompiled, wire.FindCompiled, wire.ReadCompiled, wire.StoreCompiled)
 POLL_OUTPUT_EVERY = 0.03

@@ -7,8 +7,8 @@ import subprocess
 import time
 from typing import Any, Callable, Optional
 
-from hostmesh.launcher import wire
-from hostmesh.launcher.agent.startup.child_task import ChildTasks
+from hostmesh.launcher.agent.children.child_task import ChildTasks
+from hostmesh.launcher.protocol import wire
 
 COMMAND_TIMEOUT = 30.0
 

@@ -22,7 +22,7 @@ from hostmesh.launcher.cluster.yaml_values import (
     whole_number,
 )
 from hostmesh.launcher.errors import UsageError
-from hostmesh.launcher.plan import Plan
+from hostmesh.launcher.planning.plan import Plan
 
 ANY = "any"
 MAX_FAULTS = 200

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from hostmesh.worker.identity import CHAOS
 
 if TYPE_CHECKING:
-    from hostmesh.launcher.plan import Plan
+    from hostmesh.launcher.planning.plan import Plan
 
 STEP, AFTER, ATTEMPT = "step", "after", "attempt"
 

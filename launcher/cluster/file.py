@@ -10,7 +10,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from hostmesh.launcher.accelerators import ONE_TPU_PROCESS, PLATFORMS, VISIBLE_GPUS, split_platforms
 from hostmesh.launcher.cluster.gcloud import TpuPod, find_endpoints
 from hostmesh.launcher.cluster.grammar import CLUSTER, HostEntry
 from hostmesh.launcher.cluster.local import local_environment
@@ -19,6 +18,7 @@ from hostmesh.launcher.cluster.slurm import check_engine, find_slurm_hosts, plan
 from hostmesh.launcher.cluster.yaml_values import Problems, Value, compose, read_text
 from hostmesh.launcher.engines.slurm.settings import Slurm
 from hostmesh.launcher.errors import UsageError
+from hostmesh.launcher.planning.accelerators import ONE_TPU_PROCESS, PLATFORMS, VISIBLE_GPUS, split_platforms
 
 GOOGLE_KEY = "~/.ssh/google_compute_engine"  # made by the first `gcloud compute … ssh`
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from hostmesh.launcher.accelerators import ONE_TPU_PROCESS, PLATFORMS, choose_platforms, split_platforms
 from hostmesh.launcher.cluster.model import MAX_PROCESSES, Cluster, Host
 from hostmesh.launcher.errors import UsageError
+from hostmesh.launcher.planning.accelerators import ONE_TPU_PROCESS, PLATFORMS, choose_platforms, split_platforms
 
 
 def local_cluster(processes: int, devices: int | None = None) -> Cluster:

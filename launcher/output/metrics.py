@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from hostmesh.launcher import wire
+from hostmesh.launcher.protocol import wire
 
 # Bytes kept of the metrics of all processes but the first. They send so little that this lasts most of a day at least.
 MAX_BYTES_OF_OTHERS = 1 << 30

@@ -11,7 +11,7 @@ from typing import Any
 
 import hostmesh
 from hostmesh.launcher.output.run_folder import Run
-from hostmesh.launcher.plan import Plan, plan_json
+from hostmesh.launcher.planning.plan import Plan, plan_json
 
 GIT_TIMEOUT = 10.0
 # Seconds that the end of a run waits for the search, and for it to stop.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from hostmesh.launcher.accelerators import DEVICE_NAMES, GPU_KINDS, PLATFORMS, find_uneven
+from hostmesh.launcher.planning.accelerators import DEVICE_NAMES, GPU_KINDS, PLATFORMS, find_uneven
 from hostmesh.launcher.preflight.differences import difference_findings, find_difference
 from hostmesh.launcher.preflight.host_reports import Finding, HostReports
 from hostmesh.launcher.words import count_things, list_some

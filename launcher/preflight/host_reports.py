@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from hostmesh.launcher.accelerators import DEVICE_NAMES, split_platforms, uses_kind
 from hostmesh.launcher.cluster.host_names import join_names
+from hostmesh.launcher.planning.accelerators import DEVICE_NAMES, split_platforms, uses_kind
 
 Level = Literal["ok", "warning", "failure"]
 Facts = Mapping[str, Any]

@@ -6,8 +6,8 @@ import argparse
 from collections.abc import Callable
 from pathlib import Path
 
+from hostmesh.launcher.command_line.options import Parser, count_or_zero, seconds
 from hostmesh.launcher.errors import UsageError
-from hostmesh.launcher.options import Parser, count_or_zero, seconds
 from hostmesh.launcher.runs.find import find_run
 
 COMMANDS = {
@@ -88,44 +88,44 @@ def build_parser(name: str) -> Parser:
 
 
 def _runs(options: argparse.Namespace, _: list[str]) -> int:
-    from hostmesh.launcher.runs.listing import list_all, prune
+    from hostmesh.launcher.runs.commands.listing import list_all, prune
 
     return prune(options.runs, options.days) if options.prune else list_all(options.runs, options.json)
 
 
 def _status(options: argparse.Namespace, _: list[str]) -> int:
-    from hostmesh.launcher.runs.status import tell_status
+    from hostmesh.launcher.runs.commands.status import tell_status
 
     return tell_status(find_run(options.runs, options.run), options.json)
 
 
 def _attach(options: argparse.Namespace, _: list[str]) -> int:
-    from hostmesh.launcher.runs.attach import attach
+    from hostmesh.launcher.runs.commands.attach import attach
 
     return attach(find_run(options.runs, options.run), options.all, options.show, options.json)
 
 
 def _logs(options: argparse.Namespace, _: list[str]) -> int:
-    from hostmesh.launcher.runs.logs import print_logs
+    from hostmesh.launcher.runs.commands.logs import print_logs
 
     folder = find_run(options.runs, options.run)
     return print_logs(folder, options.follow, options.process, options.host, options.tail, options.json)
 
 
 def _stop(options: argparse.Namespace, _: list[str]) -> int:
-    from hostmesh.launcher.runs.stop import stop
+    from hostmesh.launcher.runs.commands.stop import stop
 
     return stop(find_run(options.runs, options.run), options.now, options.json)
 
 
 def _stacks(options: argparse.Namespace, _: list[str]) -> int:
-    from hostmesh.launcher.runs.stacks import print_stacks
+    from hostmesh.launcher.runs.commands.stacks import print_stacks
 
     return print_stacks(find_run(options.runs, options.run), options.json)
 
 
 def _exec(options: argparse.Namespace, command: list[str]) -> int:
-    from hostmesh.launcher.runs.execute import execute
+    from hostmesh.launcher.runs.commands.execute import execute
 
     return execute(find_run(options.runs, options.run), options.host, command, options.json)
 

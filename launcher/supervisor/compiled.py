@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from hostmesh.launcher import wire
 from hostmesh.launcher.agent.flow import Limits, Window
 from hostmesh.launcher.cluster.model import Cluster
+from hostmesh.launcher.protocol import wire
 from hostmesh.launcher.supervisor.link.channel import Channel
 from hostmesh.launcher.supervisor.link.inbox import Inbox
 from hostmesh.launcher.supervisor.records import Records

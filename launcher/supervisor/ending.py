@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from hostmesh.launcher import wire
+from hostmesh.launcher.protocol import wire
 from hostmesh.launcher.supervisor.blame import kinds
 from hostmesh.launcher.supervisor.blame import verdict as verdicts
 from hostmesh.launcher.supervisor.blame.verdict import Verdict

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hostmesh.launcher import wire
 from hostmesh.launcher.output.metrics import Metrics
-from hostmesh.launcher.plan import Plan, describe_start
+from hostmesh.launcher.planning.plan import Plan, describe_start
+from hostmesh.launcher.protocol import wire
 from hostmesh.launcher.supervisor.blame import verdict as verdicts
 from hostmesh.launcher.supervisor.blame.verdict import Verdict
 from hostmesh.launcher.supervisor.compiled import CompiledCarrier

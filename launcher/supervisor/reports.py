@@ -6,8 +6,8 @@ import math
 import signal
 from typing import Any, TypeGuard
 
-from hostmesh.launcher import wire
 from hostmesh.launcher.output.metrics import Metrics
+from hostmesh.launcher.protocol import wire
 from hostmesh.launcher.supervisor.blame import verdict
 from hostmesh.launcher.supervisor.blame.failures import NO_CRASH, NO_MEMORY, Failure
 from hostmesh.launcher.supervisor.going_on.restarts import tell_again

@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from hostmesh.launcher import wire
 from hostmesh.launcher.agent.sync.manifest import Entry, show
+from hostmesh.launcher.protocol import wire
 from hostmesh.launcher.sync.tree import FileChanged, Tree
 
 EXECUTABLE = 0o111

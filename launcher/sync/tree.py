@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from hostmesh.launcher import wire
 from hostmesh.launcher.agent.sync.manifest import (
     CHUNK,
     LINK_MODE,
@@ -26,6 +25,7 @@ from hostmesh.launcher.agent.sync.manifest import (
     to_text,
 )
 from hostmesh.launcher.errors import UsageError
+from hostmesh.launcher.protocol import wire
 from hostmesh.launcher.sync.ignore import Rules, is_ignored, parse_exclude, parse_gitignore
 from hostmesh.launcher.sync.open_files import find_written
 from hostmesh.launcher.words import count_things

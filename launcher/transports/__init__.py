@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from hostmesh.launcher.agent.process_tree import MARK, make_mark
+from hostmesh.launcher.agent.children.process_tree import MARK, make_mark
 from hostmesh.launcher.bundle import agent_command
 from hostmesh.launcher.cluster.model import Cluster
 from hostmesh.launcher.errors import UsageError

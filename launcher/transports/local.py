@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import sys
 
+from hostmesh.launcher.agent.children.process_tree import MARK, kill_marked
+from hostmesh.launcher.agent.children.spawn import STDIN
 from hostmesh.launcher.agent.guardian import remove
-from hostmesh.launcher.agent.process_tree import MARK, kill_marked
-from hostmesh.launcher.agent.spawn import STDIN
 from hostmesh.launcher.agent.unpack import find_folder
 from hostmesh.launcher.bundle import BOOTSTRAP
 from hostmesh.launcher.transports.base import CLOSE_TIMEOUT

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import termios
 
-from hostmesh.launcher.plan import Plan
+from hostmesh.launcher.planning.plan import Plan
 
 
 class Stdin:

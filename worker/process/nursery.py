@@ -13,11 +13,11 @@ import sys
 import time
 from typing import Any
 
-import hostmesh.worker.process.boot  # noqa: F401  # so that workers need not import it
+import hostmesh.worker.process.as_python.boot  # noqa: F401  # so that workers need not import it
 from hostmesh.worker.distributed import prepare_jax
 from hostmesh.worker.identity import PID
-from hostmesh.worker.process.command_line import write_command_line
-from hostmesh.worker.process.late_config import LateConfig
+from hostmesh.worker.process.as_python.command_line import write_command_line
+from hostmesh.worker.process.as_python.late_config import LateConfig
 
 PR_SET_PDEATHSIG = 1
 # Modules with a global generator that would be the same in every worker.

@@ -10,6 +10,6 @@ if __name__ == "__main__":
 
         # argv[2] is there for its length: the nursery's workers write their own command over this one.
         argv = serve(int(argv[1]), argv[3:])
-    from hostmesh.worker.process.boot import run
+    from hostmesh.worker.process.as_python.boot import run
 
     run(argv)

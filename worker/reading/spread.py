@@ -6,9 +6,9 @@ from hostmesh.worker.assembly.buffers import allocate_private
 from hostmesh.worker.assembly.layout import Layout
 from hostmesh.worker.loading.reader import SourceReader
 from hostmesh.worker.reading.choice import WorkerChoice
-from hostmesh.worker.reading.data_processes import DataProcesses, ProcessReader
+from hostmesh.worker.reading.data_processes.pool import DataProcesses, ProcessReader
+from hostmesh.worker.reading.data_processes.shared_memory import SharedMemory
 from hostmesh.worker.reading.parallel import ParallelReader, RowFiller
-from hostmesh.worker.reading.shared_memory import SharedMemory
 from hostmesh.worker.reading.threads import FillingThreads
 from hostmesh.worker.reading.trial import Trial, TriedReader
 

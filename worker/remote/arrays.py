@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from hostmesh.worker.errors import DataError
 from hostmesh.worker.remote.fetching import fetch
-from hostmesh.worker.remote.files import RemoteFile
 from hostmesh.worker.remote.pool import run_all
 from hostmesh.worker.remote.ranges import Units, cut_at_blocks, fits_cache, read_spans
-from hostmesh.worker.remote.stores import find_store, look_at_all
+from hostmesh.worker.remote.stores.base import RemoteFile
+from hostmesh.worker.remote.stores.opening import find_store, look_at_all
 
 HEADER = 4096  # bytes that nearly always hold the whole header of an .npy file
 MAX_HEADER = 1 << 20

@@ -11,7 +11,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from hostmesh.worker.remote.files import RemoteFile
+from hostmesh.worker.remote.stores.base import RemoteFile
 from hostmesh.worker.remote.urls import name_of
 from hostmesh.worker.verify.content import MAX_AT_ONCE, Content, Stored
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from hostmesh.worker.remote.failures import Kind, StoreFailure, as_store_error
-from hostmesh.worker.remote.files import RemoteFile, Store
+from hostmesh.worker.remote.stores.base import RemoteFile, Store
 
 Answer = TypeVar("Answer")
 

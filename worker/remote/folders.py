@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from hostmesh.worker.errors import DataError
-from hostmesh.worker.remote.files import RemoteFile
-from hostmesh.worker.remote.own_cache import own_cache
-from hostmesh.worker.remote.stores import list_folder, look_at_all
+from hostmesh.worker.remote.caching.own_cache import own_cache
+from hostmesh.worker.remote.stores.base import RemoteFile
+from hostmesh.worker.remote.stores.opening import list_folder, look_at_all
 from hostmesh.worker.remote.urls import name_of
 from hostmesh.worker.remote.whole import LocalFiles
 

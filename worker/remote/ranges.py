@@ -13,12 +13,12 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from hostmesh.worker.remote.cache import NoRoom
+from hostmesh.worker.remote.caching.cache import NoRoom
+from hostmesh.worker.remote.caching.own_cache import own_cache
 from hostmesh.worker.remote.fetching import fetch
-from hostmesh.worker.remote.files import RemoteFile
-from hostmesh.worker.remote.own_cache import own_cache
 from hostmesh.worker.remote.pool import run_all
-from hostmesh.worker.remote.stores import find_store
+from hostmesh.worker.remote.stores.base import RemoteFile
+from hostmesh.worker.remote.stores.opening import find_store
 from hostmesh.worker.remote.whole import write_all
 
 BLOCK = 4 << 20

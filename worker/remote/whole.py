@@ -13,13 +13,13 @@ from typing import Any
 from hostmesh.worker.errors import DataError
 from hostmesh.worker.identity import LOCAL_PROCESS_ID, LOCAL_PROCESSES
 from hostmesh.worker.process.progress import Progress
-from hostmesh.worker.remote.cache import Cache, NoRoom
+from hostmesh.worker.remote.caching.cache import Cache, NoRoom
+from hostmesh.worker.remote.caching.own_cache import own_cache
+from hostmesh.worker.remote.caching.settings import FOLDER, SIZE
 from hostmesh.worker.remote.fetching import fetch
-from hostmesh.worker.remote.files import RemoteFile
-from hostmesh.worker.remote.own_cache import own_cache
 from hostmesh.worker.remote.pool import FETCHERS, run_all
-from hostmesh.worker.remote.settings import FOLDER, SIZE
-from hostmesh.worker.remote.stores import find_store
+from hostmesh.worker.remote.stores.base import RemoteFile
+from hostmesh.worker.remote.stores.opening import find_store
 
 PART = 16 << 20  # what one request asks for
 

@@ -15,7 +15,7 @@ from hostmesh.worker.errors import DataError
 from hostmesh.worker.loading.rows import Block, Ids, Record
 from hostmesh.worker.process.words import list_some
 from hostmesh.worker.remote.content import of_remote
-from hostmesh.worker.remote.stores import expand, look_at_all
+from hostmesh.worker.remote.stores.opening import expand, look_at_all
 from hostmesh.worker.remote.urls import is_url
 from hostmesh.worker.remote.whole import LocalFiles
 from hostmesh.worker.sources.base import BlockSource, RecordSource

@@ -18,7 +18,7 @@ from hostmesh.worker.errors import DataError
 from hostmesh.worker.loading.rows import Ids, count_rows, map_leaves
 from hostmesh.worker.remote.arrays import open_npy_files
 from hostmesh.worker.remote.content import of_remote
-from hostmesh.worker.remote.stores import list_folder, look_at_all
+from hostmesh.worker.remote.stores.opening import list_folder, look_at_all
 from hostmesh.worker.remote.urls import is_url, name_of
 from hostmesh.worker.remote.whole import LocalFiles
 from hostmesh.worker.sources.base import BlockSource

@@ -13,7 +13,7 @@ from hostmesh.worker.errors import DataError
 from hostmesh.worker.loading.rows import Block, Ids, Record, check_ids, stack_records, take_rows
 from hostmesh.worker.remote.content import of_remote
 from hostmesh.worker.remote.folders import Mirror
-from hostmesh.worker.remote.stores import list_folder
+from hostmesh.worker.remote.stores.opening import list_folder
 from hostmesh.worker.remote.urls import is_url
 from hostmesh.worker.sources.arrow_bytes import store_column
 from hostmesh.worker.sources.arrow_columns import FixedColumn, ListColumn, make_column

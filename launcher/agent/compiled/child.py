@@ -7,9 +7,9 @@ import selectors
 import socket
 from typing import Any, Callable, Optional
 
-from hostmesh.launcher import wire
-from hostmesh.launcher.agent.child_link import ChildLink
-from hostmesh.launcher.agent.fresh_child import leave_parent, leave_stream
+from hostmesh.launcher.agent.children.child_link import ChildLink
+from hostmesh.launcher.agent.children.fresh_child import leave_parent, leave_stream
+from hostmesh.launcher.protocol import wire
 
 # Seconds between two looks at what process 0 has used.
 LOOK_EVERY = 2.0

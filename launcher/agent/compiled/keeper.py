@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, NamedTuple, Optional, Set
 
-from hostmesh.launcher import wire
 from hostmesh.launcher.agent.files import remove_file
+from hostmesh.launcher.protocol import wire
 from hostmesh.worker.compiling.names import ENTRY, FOLDER, MAX_ENTRY, is_for_this_machine
 from hostmesh.worker.compiling.store import HEAD_SIZE, Store
 

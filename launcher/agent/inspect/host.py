@@ -13,9 +13,9 @@ import time
 from functools import partial
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
+from hostmesh.launcher.agent.children.spawn import explain_start
 from hostmesh.launcher.agent.files import find_program, measure_disk, read_if_there
 from hostmesh.launcher.agent.inspect.devices import VISIBLE, count_devices, find_holders, find_tpu_lock
-from hostmesh.launcher.agent.spawn import explain_start
 
 LIMIT = 6.0
 # The workers' Python may be on a slow network disk or a busy host, and without it there is no run: it gets more time.

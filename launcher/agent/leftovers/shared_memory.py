@@ -16,7 +16,7 @@ FOLDER = "/dev/shm"
 # A file in an agent's folder, with a JSON line for each segment; whoever removes the folder removes the segments first.
 NOTES = "segments"
 # Names of what Python's multiprocessing makes, perhaps hundreds a second. A process of its own removes these; see
-# CLEANERS in agent/process_tree.py.
+# CLEANERS in agent/children/process_tree.py.
 TRACKED = ("psm_", "sem.mp-", "sem.loky-")
 # "7f12a000-7f12b000 rw-s 00000000 00:1a 4242                    /dev/shm/name"
 _MAPPED = re.compile(rb"^\S+ \S+ \S+ \S+ (\d+) +/dev/shm/[^/\n]+$", re.MULTILINE)

@@ -9,10 +9,10 @@ import stat
 import time
 from typing import List
 
-from hostmesh.launcher.agent.fresh_child import leave_parent
+from hostmesh.launcher.agent.children.fresh_child import leave_parent
+from hostmesh.launcher.agent.children.process_tree import find_all
 from hostmesh.launcher.agent.guardian import LOCK, remove
 from hostmesh.launcher.agent.leftovers.snapshots import snapshots_of
-from hostmesh.launcher.agent.process_tree import find_all
 
 PREFIX = "hostmesh-"  # followed by an agent's mark, `hostmesh-1116-k7m2xq.3`; agent/unpack.py makes the name
 # A younger folder may be one that its agent has just made and not locked yet.

@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from typing import Any, Callable, Dict, List, Optional
 
-from hostmesh.launcher import wire
 from hostmesh.launcher.agent.observing.connections import Connections
 from hostmesh.launcher.agent.observing.looks import Observing
 from hostmesh.launcher.agent.observing.proc import describe_wait, find_disk_wait, list_programs, read_status
 from hostmesh.launcher.agent.processes.process import Process
 from hostmesh.launcher.agent.processes.registry import Phase, Processes
+from hostmesh.launcher.protocol import wire
 from hostmesh.worker.identity import DUMP_SIGNAL
 
 # A process that runs dumps its stacks within milliseconds; one that is stopped never does.

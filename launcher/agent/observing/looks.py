@@ -6,11 +6,11 @@ import time
 from collections import deque
 from typing import Any, Callable, Deque, Dict, Optional, Tuple
 
-from hostmesh.launcher import wire
 from hostmesh.launcher.agent.observing.native import IDLE, NativeStack
 from hostmesh.launcher.agent.observing.proc import count_pauses, read_status
 from hostmesh.launcher.agent.processes.process import Process
 from hostmesh.launcher.agent.processes.registry import Processes
+from hostmesh.launcher.protocol import wire
 from hostmesh.worker.recording.record import Record
 
 # Processor time is measured over the last so many looks.

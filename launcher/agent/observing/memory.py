@@ -7,9 +7,9 @@ import time
 from collections import deque
 from typing import Any, Deque, Dict, Iterable, List, Optional, Tuple, TypeVar
 
-from hostmesh.launcher.agent.cgroup import Cgroups, Mount, Use, read_kills
 from hostmesh.launcher.agent.files import read_if_there
-from hostmesh.launcher.agent.kernel_log import KernelLog, Killed
+from hostmesh.launcher.agent.memory.cgroup import Cgroups, Mount, Use, read_kills
+from hostmesh.launcher.agent.memory.kernel_log import KernelLog, Killed
 
 # Seconds that it may take a process to give its memory back, once it has been killed. What the kernel did before that
 # was not about this one.

@@ -7,8 +7,8 @@ import os
 import time
 from typing import Any, Callable, Dict, Tuple
 
-from hostmesh.launcher import wire
 from hostmesh.launcher.agent.files import read_if_there, remove_file
+from hostmesh.launcher.protocol import wire
 from hostmesh.worker.audit.last_word import read_last_word
 
 DELIVERED = "delivered"

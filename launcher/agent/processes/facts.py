@@ -7,9 +7,9 @@ import os
 import socket
 from typing import Any, Callable, Dict
 
-from hostmesh.launcher import wire
 from hostmesh.launcher.agent.processes.deliveries import DELIVERED, Deliveries
 from hostmesh.launcher.agent.processes.process import Boot, Process
+from hostmesh.launcher.protocol import wire
 from hostmesh.worker.identity import QUESTIONS
 
 # More than the socket holds: whoever sends without end cannot keep the agent from its other duties.

@@ -5,13 +5,13 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, Callable, List, Tuple
 
-from hostmesh.launcher import wire
 from hostmesh.launcher.agent.link import Link
 from hostmesh.launcher.agent.processes.output import Output
 from hostmesh.launcher.agent.processes.process import Process, ProcessState
 from hostmesh.launcher.agent.processes.registry import Processes
 from hostmesh.launcher.agent.processes.starter import Starter
 from hostmesh.launcher.agent.startup.duties import Duties
+from hostmesh.launcher.protocol import wire
 
 # An output, and what makes a message of a chunk of it.
 Source = Tuple[Output, Callable[[bytes], Any]]

@@ -8,7 +8,7 @@ import os
 import socket
 from typing import Any, Dict, List, Optional
 
-from hostmesh.launcher.agent.spawn import explain_start, read_exec_error, spawn
+from hostmesh.launcher.agent.children.spawn import explain_start, read_exec_error, spawn
 
 # A worker writes its own command over the nursery's, for `ps` to show, and cannot write beyond its end. So the
 # nursery's is made longer by so many spaces.

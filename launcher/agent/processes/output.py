@@ -6,7 +6,7 @@ import os
 
 from hostmesh.launcher.agent.files import remove_file
 from hostmesh.launcher.agent.linux import enlarge_pipe, forget_beginning
-from hostmesh.launcher.wire import TAIL_LENGTH
+from hostmesh.launcher.protocol.wire import TAIL_LENGTH
 
 PIPE_SIZE = 1 << 20
 CHUNK = 256 << 10

@@ -8,10 +8,10 @@ import signal
 import time
 from typing import Any, Callable, Dict, Iterator, Optional
 
-from hostmesh.launcher import wire
 from hostmesh.launcher.agent.observing.memory import MemoryWatch
 from hostmesh.launcher.agent.processes.facts import Facts
 from hostmesh.launcher.agent.processes.process import Process, ProcessState
+from hostmesh.launcher.protocol import wire
 from hostmesh.worker.identity import EXIT_PREEMPTED
 
 

@@ -8,13 +8,13 @@ import signal
 import time
 from typing import Callable, Set
 
-from hostmesh.launcher import wire
-from hostmesh.launcher.agent import process_tree
+from hostmesh.launcher.agent.children import process_tree
 from hostmesh.launcher.agent.leftovers.shared_memory import SharedMemory
 from hostmesh.launcher.agent.link import Link
 from hostmesh.launcher.agent.processes.forwarding import Forwarding
 from hostmesh.launcher.agent.processes.registry import Phase, Processes
 from hostmesh.launcher.agent.processes.starter import Starter
+from hostmesh.launcher.protocol import wire
 from hostmesh.worker.identity import DUMP_SIGNAL, EXIT_PREEMPTED
 
 STACKS_TIMEOUT = 0.5

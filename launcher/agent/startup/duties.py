@@ -12,12 +12,12 @@ import sys
 import time
 from typing import Any, Callable, Dict, List, Optional
 
-from hostmesh.launcher import wire
-from hostmesh.launcher.agent import process_tree
+from hostmesh.launcher.agent.children import process_tree
+from hostmesh.launcher.agent.children.child_task import ChildTasks
 from hostmesh.launcher.agent.processes.output import Output
 from hostmesh.launcher.agent.startup import ports
-from hostmesh.launcher.agent.startup.child_task import ChildTasks
 from hostmesh.launcher.agent.unpack import unpack_first, write_files
+from hostmesh.launcher.protocol import wire
 
 SETUP_TIMEOUT = 6 * 3600.0
 INSPECT_TIMEOUT = 90.0

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
-from hostmesh.launcher import wire
 from hostmesh.launcher.agent.files import find_program
+from hostmesh.launcher.protocol import wire
 
 
 class Missing(Exception):

@@ -9,10 +9,10 @@ import socket
 import time
 from typing import Any, List, Optional
 
-from hostmesh.launcher import wire
-from hostmesh.launcher.agent.child_link import ChildLink
-from hostmesh.launcher.agent.fresh_child import leave_parent, leave_stream
+from hostmesh.launcher.agent.children.child_link import ChildLink
+from hostmesh.launcher.agent.children.fresh_child import leave_parent, leave_stream
 from hostmesh.launcher.agent.sync.incoming import Incoming, SyncError
+from hostmesh.launcher.protocol import wire
 
 # When one system call of the child takes more seconds than this, its disk counts as dead.
 STALLED = 60.0

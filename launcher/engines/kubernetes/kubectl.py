@@ -6,8 +6,9 @@ import json
 import subprocess
 from typing import Any
 
-from hostmesh.launcher.cluster.model import Kubernetes
 from hostmesh.launcher.engines.program import run_program
+
+from hostmesh.launcher.cluster.model import Kubernetes
 from hostmesh.launcher.errors import UsageError
 
 TIMEOUT = 60.0

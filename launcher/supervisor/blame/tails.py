@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from hostmesh.launcher import wire
+from hostmesh.launcher.protocol import wire
 
 # How jax ends a process that lost another, from a thread of its coordination client:
 # F1117 02:09:59.848415    9802 client.h:80] Terminating process because the JAX distributed service detected fatal …

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from typing import Any
 
-from hostmesh.launcher import wire
+from hostmesh.launcher.protocol import wire
 from hostmesh.launcher.supervisor.control.asking import Ask, Left, Reply
 from hostmesh.launcher.supervisor.control.commands import Commands
 from hostmesh.launcher.supervisor.control.control import Control

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hostmesh.launcher import wire
+from hostmesh.launcher.protocol import wire
 from hostmesh.launcher.supervisor.control.asking import Reply
 from hostmesh.launcher.supervisor.link.channel import Channel
 from hostmesh.launcher.supervisor.state.host import HostState

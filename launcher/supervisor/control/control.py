@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from hostmesh.launcher.plan import Plan
+from hostmesh.launcher.planning.plan import Plan
 from hostmesh.launcher.supervisor.control.asking import Ask, Left
 from hostmesh.launcher.supervisor.link.channel import Channel
 from hostmesh.launcher.supervisor.link.inbox import Inbox

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hostmesh.launcher.plan import Plan
+from hostmesh.launcher.planning.plan import Plan
 from hostmesh.launcher.supervisor.decisions import Seat
 from hostmesh.launcher.supervisor.records import Records
 from hostmesh.launcher.supervisor.state.run_state import RunState

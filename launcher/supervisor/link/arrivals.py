@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from hostmesh.launcher import wire
 from hostmesh.launcher.output.redact import redact_cut_bytes, redact_cut_json
+from hostmesh.launcher.protocol import wire
 from hostmesh.launcher.supervisor.link.channel import Ended, Heard
 
 # Either no text of the host's own, or bytes of a stream that its log redacts piece by piece.

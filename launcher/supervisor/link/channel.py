@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hostmesh.launcher import wire
 from hostmesh.launcher.agent.flow import FILES, Window
 from hostmesh.launcher.errors import Unreachable
+from hostmesh.launcher.protocol import wire
 from hostmesh.launcher.transports.base import CLOSE_TIMEOUT, Stream
 
 BEATS_PER_LEASE = 5

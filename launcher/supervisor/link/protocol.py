@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hostmesh.launcher import wire
+from hostmesh.launcher.protocol import wire
 from hostmesh.launcher.supervisor.state.host import HostState, Phase
 
 OF_PROCESSES = (

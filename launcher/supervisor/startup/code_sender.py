@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from hostmesh.launcher import wire
-from hostmesh.launcher.plan import Plan
+from hostmesh.launcher.planning.plan import Plan
+from hostmesh.launcher.protocol import wire
 from hostmesh.launcher.supervisor.link.channel import Channel
 from hostmesh.launcher.supervisor.state.host import HostState
 from hostmesh.launcher.supervisor.state.run_state import RunState

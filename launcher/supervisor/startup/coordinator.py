@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hostmesh.launcher import wire
 from hostmesh.launcher.cluster.model import Cluster
-from hostmesh.launcher.plan import hint_coordinator
+from hostmesh.launcher.planning.plan import hint_coordinator
+from hostmesh.launcher.protocol import wire
 
 
 class Coordinator:

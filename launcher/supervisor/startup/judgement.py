@@ -6,9 +6,9 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from hostmesh.launcher.accelerators import pick_gpus, split_devices
 from hostmesh.launcher.errors import UsageError
-from hostmesh.launcher.plan import Plan
+from hostmesh.launcher.planning.accelerators import pick_gpus, split_devices
+from hostmesh.launcher.planning.plan import Plan
 from hostmesh.launcher.supervisor.startup.coordinator import Coordinator
 from hostmesh.launcher.supervisor.state.host import HostState, Phase
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from hostmesh.launcher import wire
 from hostmesh.launcher.cluster.model import Cluster
+from hostmesh.launcher.protocol import wire
 from hostmesh.launcher.supervisor.link.channel import Channel
 from hostmesh.launcher.supervisor.startup.coordinator import Coordinator
 from hostmesh.launcher.supervisor.state.host import Answer, HostState, Phase

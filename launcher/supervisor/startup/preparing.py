@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from hostmesh.launcher import wire
-from hostmesh.launcher.plan import Plan
+from hostmesh.launcher.planning.plan import Plan
+from hostmesh.launcher.protocol import wire
 from hostmesh.launcher.supervisor.link.channel import Channel
 from hostmesh.launcher.supervisor.link.inbox import Inbox
 from hostmesh.launcher.supervisor.state.host import Answer, HostState

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from hostmesh.launcher import wire
+from hostmesh.launcher.protocol import wire
 
 LAST_LINES = 8
 # The agent's source, given to a shell that took it for commands, or to a program that printed it.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hostmesh.launcher import wire
+from hostmesh.launcher.protocol import wire
 
 NOTHING_SEEN = wire.Observed(-1)
 

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dataclasses import KW_ONLY, dataclass
 from typing import TypeAlias
 
-from hostmesh.launcher.plan import Process
+from hostmesh.launcher.planning.plan import Process
 from hostmesh.launcher.supervisor.blame.verdict import Verdict
 from hostmesh.launcher.supervisor.state.host import HostState, Phase
 

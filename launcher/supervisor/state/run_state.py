@@ -8,7 +8,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from hostmesh.launcher.plan import Plan
+from hostmesh.launcher.planning.plan import Plan
 from hostmesh.launcher.supervisor.blame.failures import Failure
 from hostmesh.launcher.supervisor.blame.verdict import Verdict
 from hostmesh.launcher.supervisor.link.clocks import Clock, same_clock

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from hostmesh.launcher import wire
 from hostmesh.launcher.cluster.model import Cluster
+from hostmesh.launcher.protocol import wire
 from hostmesh.launcher.supervisor.link.channel import Channel
 from hostmesh.launcher.supervisor.records import Records
 from hostmesh.launcher.supervisor.state.run_state import RunState

@@ -14,7 +14,7 @@ from hostmesh.launcher.errors import UsageError
 if TYPE_CHECKING:
     from hostmesh.launcher.sync.tree import Tree
 
-OUR_PACKAGE = (Path(__file__).parent.parent / "__init__.py").resolve()
+OUR_PACKAGE = (Path(__file__).parents[2] / "__init__.py").resolve()
 
 
 def resolve_job(cluster: Cluster, given: Job | None, cwd: Path, job_options: Sequence[str] = ()) -> Job:

@@ -20,7 +20,7 @@ from hostmesh.worker.distributed import forget_jax, prepare_jax, widen_cpu_pool
 from hostmesh.worker.errors import WorkerError
 from hostmesh.worker.identity import CHAOS, DUMP_SIGNAL, EXIT_PREEMPTED, GRACE, STACKS_FILE, Identity
 from hostmesh.worker.preemption import leave_after_others
-from hostmesh.worker.process.command_line import show_command
+from hostmesh.worker.process.as_python.command_line import show_command
 from hostmesh.worker.process.crash import crash_record, explain_no_input
 from hostmesh.worker.process.facts import send_fact
 from hostmesh.worker.recording.recorder import RECORDER

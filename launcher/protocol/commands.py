@@ -4,7 +4,7 @@ Named tuples and not dataclasses: making 18 of those takes 15 ms, at each end of
 """
 
 # Without `from __future__ import annotations`: NamedTuple would compile every annotation, a millisecond at each start.
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, NamedTuple
 
 
 class Lease(NamedTuple):
@@ -20,10 +20,10 @@ class PrepareWorkers(NamedTuple):
     """
 
     python: str
-    workdir: Optional[str]
-    env: Dict[str, str]
+    workdir: str | None
+    env: dict[str, str]
     warm: bool
-    preload: List[str]
+    preload: list[str]
     warms_later: bool = False
 
 
@@ -31,8 +31,8 @@ class WatchNotices(NamedTuple):
     """Look every so many seconds whether a file is there, or a command succeeds: then the host will be taken away soon;
     answered by Notice, when that is so."""
 
-    file: Optional[str]
-    command: Optional[str]
+    file: str | None
+    command: str | None
     every: float
 
 
@@ -67,10 +67,10 @@ class SkipFile(NamedTuple):
 class RunSetup(NamedTuple):
     """Run commands in `workdir`, unless they succeeded there under this `key`; answered by SetupDone or Refused."""
 
-    commands: List[str]
+    commands: list[str]
     key: str
-    workdir: Optional[str]
-    env: Dict[str, str]
+    workdir: str | None
+    env: dict[str, str]
 
 
 class Inspect(NamedTuple):
@@ -80,9 +80,9 @@ class Inspect(NamedTuple):
     """
 
     python: str
-    workdir: Optional[str]
-    env: Dict[str, str]
-    names: List[str]
+    workdir: str | None
+    env: dict[str, str]
+    names: list[str]
     thorough: bool
 
 
@@ -90,22 +90,22 @@ class Reserve(NamedTuple):
     """Hold a port for the coordinator on each of these addresses that can be bound; with `listen` other agents of the
     run can connect to it until processes are spawned. Answered by Reserved, or by Refused when there is none."""
 
-    addresses: List[str]
+    addresses: list[str]
     listen: bool
 
 
 class Reach(NamedTuple):
     """Try to connect to each (address, port), where another agent of the run listens; answered by Reached."""
 
-    targets: List[Tuple[str, int]]
+    targets: list[tuple[str, int]]
 
 
 class Spawn(NamedTuple):
     """Start a process; answered by Started, or by Exited alone. `at` is the time by the launcher's clock."""
 
     process_id: int
-    env: Dict[str, str]
-    argv: List[str]
+    env: dict[str, str]
+    argv: list[str]
     is_python: bool
     at: float = 0.0
 
@@ -130,7 +130,7 @@ class AskRows(NamedTuple):
     """Let a process read some rows again (worker/guard/loaded.py); it answers by a fact, `rows again`."""
 
     process_id: int
-    question: Dict[str, Any]
+    question: dict[str, Any]
 
 
 class Listen(NamedTuple):
@@ -142,8 +142,8 @@ class Connect(NamedTuple):
     """Try to connect to each (address, port): agents of the run listen on `targets`, jax on `services`; answered by
     Connected."""
 
-    targets: List[Tuple[str, int]]
-    services: List[Tuple[str, int]]
+    targets: list[tuple[str, int]]
+    services: list[tuple[str, int]]
 
 
 class Stop(NamedTuple):

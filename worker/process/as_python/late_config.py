@@ -2,7 +2,7 @@
 
 The nursery records which variables importing jax read. In a forked worker all that it imported is taken out of
 `sys.modules` until the script asks for it; at that moment the variables that changed are applied: through `jax.config`,
-or as worker/process/native_env.py does it.
+or as native_env.py does it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from importlib.machinery import ModuleSpec
 from types import FrameType, ModuleType
 from typing import Any
 
-from hostmesh.worker.process.native_env import Library, find_loaded
+from hostmesh.worker.process.as_python.native_env import Library, find_loaded
 
 TRUE = ("y", "yes", "t", "true", "on", "1")
 FALSE = ("n", "no", "f", "false", "off", "0")

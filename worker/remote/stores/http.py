@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import quote
 
 from hostmesh.worker.remote.failures import Kind, StoreFailure, of_status, of_transport
-from hostmesh.worker.remote.files import RemoteFile
+from hostmesh.worker.remote.stores.base import RemoteFile
 from hostmesh.worker.remote.urls import bucket_of
 from hostmesh.worker.specs.packages import load
 

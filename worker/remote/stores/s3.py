@@ -6,10 +6,10 @@ import os
 from contextvars import ContextVar
 from typing import Any
 
-from hostmesh.worker.remote.direct import Connections, is_direct
 from hostmesh.worker.remote.failures import Kind, StoreFailure, of_code, of_status, of_transport
-from hostmesh.worker.remote.files import RemoteFile
-from hostmesh.worker.remote.http import CONNECT_TIMEOUT, READ_TIMEOUT
+from hostmesh.worker.remote.stores.base import RemoteFile
+from hostmesh.worker.remote.stores.direct import Connections, is_direct
+from hostmesh.worker.remote.stores.http import CONNECT_TIMEOUT, READ_TIMEOUT
 from hostmesh.worker.specs.packages import load
 
 ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import struct
-from typing import Any, Iterator, Optional, Tuple
+from collections.abc import Iterator
+from typing import Any
 
 MAGIC = b"\x00hostmesh-agent-1\n"
 LENGTHS = struct.Struct(">II")
@@ -35,11 +36,11 @@ class FrameReader:
     """Bytes in, frames out. With `after_magic` everything before the MAGIC is `noise`."""
 
     def __init__(self, after_magic: bool = False) -> None:
-        self.noise: Tuple[bytes, ...] = ()
+        self.noise: tuple[bytes, ...] = ()
         self._waiting_for_magic = after_magic
         self._buffer = bytearray()
 
-    def split(self, data: bytes) -> Iterator[Tuple[bytes, bytes]]:
+    def split(self, data: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Take in more bytes; gives the head and the data of every frame that is complete now."""
         self._buffer += data
         if self._waiting_for_magic and not self._skip_noise():
@@ -58,7 +59,7 @@ class FrameReader:
         del self._buffer[: start + len(MAGIC)]
         return True
 
-    def _take_frame(self) -> Optional[Tuple[bytes, bytes]]:
+    def _take_frame(self) -> tuple[bytes, bytes] | None:
         if len(self._buffer) < LENGTHS.size:
             return None
         head_length, data_length = LENGTHS.unpack_from(self._buffer)
@@ -73,7 +74,7 @@ class FrameReader:
         return head, data
 
 
-def _keep_ends(noise: bytearray) -> Tuple[bytes, ...]:
+def _keep_ends(noise: bytearray) -> tuple[bytes, ...]:
     """Its beginning tells what was printed at all, and its end tells what went wrong."""
     if len(noise) <= HEAD_LENGTH + TAIL_LENGTH:
         return (bytes(noise),)

@@ -12,7 +12,7 @@ from hostmesh.worker.errors import DataError
 from hostmesh.worker.process.words import list_some
 from hostmesh.worker.remote.failures import Kind, StoreFailure
 from hostmesh.worker.remote.fetching import with_retries
-from hostmesh.worker.remote.files import RemoteFile, Store
+from hostmesh.worker.remote.stores.base import RemoteFile, Store
 from hostmesh.worker.remote.urls import check_url, scheme_of
 
 KINDS = {
@@ -35,7 +35,7 @@ def find_store(url: str) -> Store:
     with _lock:
         key = os.getpid(), name, " ".join(os.environ.get(one, "") for one in _settings(scheme_of(url)))
         if key not in _stores:
-            _stores[key] = getattr(importlib.import_module(f"hostmesh.worker.remote.{module}"), name)()
+            _stores[key] = getattr(importlib.import_module(f"hostmesh.worker.remote.stores.{module}"), name)()
         return _stores[key]
 
 

@@ -3,7 +3,7 @@ only, Python 3.9 or newer.
 """
 
 # Without `from __future__ import annotations`: NamedTuple would compile every annotation, a millisecond at each start.
-from typing import Dict, List, NamedTuple, Optional
+from typing import NamedTuple
 
 # Commands, launcher to agent.
 
@@ -16,7 +16,7 @@ class FindCompiled(NamedTuple):
     """Which of these compiled programs does the host lack? Answered by CompiledLacking."""
 
     folder: str
-    names: List[str]
+    names: list[str]
 
 
 class ReadCompiled(NamedTuple):
@@ -42,9 +42,9 @@ class Execute(NamedTuple):
     """Run a command of the user's in `workdir`; answered by Printed for what it prints, and by Executed at its end."""
 
     number: int
-    argv: List[str]
-    workdir: Optional[str]
-    env: Dict[str, str]
+    argv: list[str]
+    workdir: str | None
+    env: dict[str, str]
 
 
 class CancelExecute(NamedTuple):
@@ -61,14 +61,14 @@ class CompiledUsed(NamedTuple):
     and a kind of processor."""
 
     folder: str
-    sizes: Dict[str, int]
+    sizes: dict[str, int]
 
 
 class CompiledLacking(NamedTuple):
     """Those that the host does not have, of the compiled programs that it was asked for."""
 
     folder: str
-    names: List[str]
+    names: list[str]
 
 
 class CompiledPiece(NamedTuple):

@@ -23,9 +23,9 @@ from hostmesh.worker.errors import DataError, as_data_error
 from hostmesh.worker.process.freed_memory import keep_freed_memory
 from hostmesh.worker.process.user_frames import find_running_frame
 from hostmesh.worker.reading.arrays import named_leaves
-from hostmesh.worker.reading.messages import Begin, Done, Fill, receive, send
+from hostmesh.worker.reading.data_processes.messages import Begin, Done, Fill, receive, send
+from hostmesh.worker.reading.data_processes.shipping import unpack
 from hostmesh.worker.reading.row_reader import RowReader, Spent
-from hostmesh.worker.reading.shipping import unpack
 
 
 def main(work: int, life: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 
-from hostmesh.launcher import wire
+from hostmesh.launcher.protocol import wire
 
 
 class ChildLink:

@@ -11,8 +11,8 @@ from typing import Any
 from urllib.parse import quote
 
 from hostmesh.worker.remote.failures import Kind, StoreFailure
-from hostmesh.worker.remote.files import RemoteFile
-from hostmesh.worker.remote.http import HttpStore
+from hostmesh.worker.remote.stores.base import RemoteFile
+from hostmesh.worker.remote.stores.http import HttpStore
 from hostmesh.worker.specs.packages import load
 
 ENDPOINT = "HF_ENDPOINT"

@@ -24,7 +24,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from hostmesh.worker.errors import DataError
-from hostmesh.worker.remote.settings import FOLDER, SIZE, CacheSettings
+from hostmesh.worker.remote.caching.settings import FOLDER, SIZE, CacheSettings
 
 PART = ".part"
 # How full it is after making room: to look at all files takes some time, so it is not done for each new one.

@@ -1,6 +1,6 @@
 """The memory cgroup of a process, in either version: who was killed there for memory, its limit, its use."""
 
-# Without `from __future__ import annotations`, as in launcher/wire.py: it would make NamedTuple slow.
+# Without `from __future__ import annotations`, as in launcher/protocol/wire.py: it would make NamedTuple slow.
 import os
 from typing import List, NamedTuple, Optional, Tuple
 

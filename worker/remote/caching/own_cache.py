@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import threading
 
-from hostmesh.worker.remote.cache import Cache
-from hostmesh.worker.remote.settings import CacheSettings
+from hostmesh.worker.remote.caching.cache import Cache
+from hostmesh.worker.remote.caching.settings import CacheSettings
 
 _lock = threading.Lock()
 _caches: dict[tuple[int, CacheSettings], Cache] = {}

@@ -7,7 +7,7 @@ import os
 import signal
 from typing import Dict, List, Mapping, Optional, Tuple
 
-from hostmesh.launcher.agent.fresh_child import HANDLED, leave_parent
+from hostmesh.launcher.agent.children.fresh_child import HANDLED, leave_parent
 from hostmesh.worker.identity import PID
 
 # In the environment of an agent: the descriptor that is to be the stdin of the one process it starts.

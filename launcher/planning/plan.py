@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from hostmesh.launcher.accelerators import (
+from hostmesh.launcher.cluster.model import Cluster, Host, Job
+from hostmesh.launcher.planning.accelerators import (
     NUM_CPU_DEVICES,
     PLATFORMS,
     LocalGpus,
@@ -14,7 +15,6 @@ from hostmesh.launcher.accelerators import (
     split_devices,
     split_platforms,
 )
-from hostmesh.launcher.cluster.model import Cluster, Host, Job
 from hostmesh.launcher.words import count_things
 from hostmesh.worker.identity import CHAOS, COMPILED, GUARD, METRICS, PROGRAMS, Identity
 

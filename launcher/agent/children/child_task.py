@@ -9,7 +9,7 @@ import signal
 import time
 from typing import Any, Callable, Dict, List, Optional
 
-from hostmesh.launcher.agent.fresh_child import leave_parent, leave_stream
+from hostmesh.launcher.agent.children.fresh_child import leave_parent, leave_stream
 
 
 class ChildTasks:

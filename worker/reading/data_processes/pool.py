@@ -16,12 +16,12 @@ from hostmesh.worker.errors import DataError
 from hostmesh.worker.identity import FACTS_SOCKET, PROCESS_ID, RECORD_FILE, STACKS_FILE
 from hostmesh.worker.loading.reader import SourceReader, StepRows
 from hostmesh.worker.reading.arrays import Fields, named_leaves
-from hostmesh.worker.reading.messages import Begin, Done, Fill, receive, send
+from hostmesh.worker.reading.data_processes.messages import Begin, Done, Fill, receive, send
+from hostmesh.worker.reading.data_processes.shared_memory import SharedMemory
+from hostmesh.worker.reading.data_processes.shipping import Packed, pack
 from hostmesh.worker.reading.parallel import ParallelReader
 from hostmesh.worker.reading.pieces import Piece
 from hostmesh.worker.reading.row_reader import RowReader, Spent
-from hostmesh.worker.reading.shared_memory import SharedMemory
-from hostmesh.worker.reading.shipping import Packed, pack
 from hostmesh.worker.reading.threads import FillingThreads
 from hostmesh.worker.recording.recorder import RECORDER
 
@@ -31,7 +31,8 @@ NOT_INHERITED = (PROCESS_ID, FACTS_SOCKET, RECORD_FILE, STACKS_FILE)
 CHILD_ENV = {"JAX_PLATFORMS": "cpu"}
 ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 CODE = (
-    "import sys; sys.path.insert(0, sys.argv[1]); from hostmesh.worker.reading.data_process import main; main({}, {})"
+    "import sys; sys.path.insert(0, sys.argv[1]);"
+    " from hostmesh.worker.reading.data_processes.process import main; main({}, {})"
 )
 # Seconds after which a child that has not answered is asked where it is.
 ASK_AFTER, ASK_TIMEOUT = 2.0, 1.0

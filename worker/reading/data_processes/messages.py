@@ -18,7 +18,7 @@ MAX_FILES = 250  # the system passes no more at once
 
 @dataclass(frozen=True)
 class Begin:
-    """The first message: what to read from, as `pack` in worker/reading/shipping.py makes it."""
+    """The first message: what to read from, as `pack` in shipping.py makes it."""
 
     path: list[str]
     folder: str

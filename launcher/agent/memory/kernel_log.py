@@ -1,6 +1,6 @@
 """What the kernel's log says of processes that were killed for memory."""
 
-# Without `from __future__ import annotations`, as in launcher/wire.py: it would make NamedTuple slow.
+# Without `from __future__ import annotations`, as in launcher/protocol/wire.py: it would make NamedTuple slow.
 import errno
 import os
 import re

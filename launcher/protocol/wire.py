@@ -1,51 +1,51 @@
 """The messages of the agent protocol: commands down, events up; stdlib only, Python 3.9 or newer.
 
-The commands are in launcher/commands.py, those about work beside the processes in launcher/side_work.py, and
-launcher/framing.py turns messages into bytes; all that a caller needs can be had from here.
+The commands are in commands.py, those about work beside the processes in side_work.py, and framing.py turns messages
+into bytes; all that a caller needs can be had from here.
 """
 
 # Without `from __future__ import annotations`: NamedTuple would compile every annotation, a millisecond at each start.
 import json
-from typing import Any, Dict, List, NamedTuple, Optional
+from typing import Any, NamedTuple
 
-from hostmesh.launcher.commands import Acknowledge as Acknowledge
-from hostmesh.launcher.commands import AskRows as AskRows
-from hostmesh.launcher.commands import Code as Code
-from hostmesh.launcher.commands import Connect as Connect
-from hostmesh.launcher.commands import Examine as Examine
-from hostmesh.launcher.commands import FileChunk as FileChunk
-from hostmesh.launcher.commands import Inspect as Inspect
-from hostmesh.launcher.commands import Lease as Lease
-from hostmesh.launcher.commands import Listen as Listen
-from hostmesh.launcher.commands import PrepareWorkers as PrepareWorkers
-from hostmesh.launcher.commands import Reach as Reach
-from hostmesh.launcher.commands import Reserve as Reserve
-from hostmesh.launcher.commands import RunSetup as RunSetup
-from hostmesh.launcher.commands import Signal as Signal
-from hostmesh.launcher.commands import SkipFile as SkipFile
-from hostmesh.launcher.commands import Spawn as Spawn
-from hostmesh.launcher.commands import Stop as Stop
-from hostmesh.launcher.commands import Sync as Sync
-from hostmesh.launcher.commands import WatchNotices as WatchNotices
-from hostmesh.launcher.framing import HEAD_LENGTH as HEAD_LENGTH
-from hostmesh.launcher.framing import LENGTHS as LENGTHS
-from hostmesh.launcher.framing import MAGIC as MAGIC
-from hostmesh.launcher.framing import TAIL_LENGTH as TAIL_LENGTH
-from hostmesh.launcher.framing import FrameReader as FrameReader
-from hostmesh.launcher.framing import WireError as WireError
-from hostmesh.launcher.framing import encode as encode
-from hostmesh.launcher.side_work import CancelExecute as CancelExecute
-from hostmesh.launcher.side_work import CompiledLacking as CompiledLacking
-from hostmesh.launcher.side_work import CompiledPiece as CompiledPiece
-from hostmesh.launcher.side_work import CompiledStored as CompiledStored
-from hostmesh.launcher.side_work import CompiledUsed as CompiledUsed
-from hostmesh.launcher.side_work import Execute as Execute
-from hostmesh.launcher.side_work import Executed as Executed
-from hostmesh.launcher.side_work import FindCompiled as FindCompiled
-from hostmesh.launcher.side_work import Printed as Printed
-from hostmesh.launcher.side_work import ReadCompiled as ReadCompiled
-from hostmesh.launcher.side_work import ShareCompiled as ShareCompiled
-from hostmesh.launcher.side_work import StoreCompiled as StoreCompiled
+from hostmesh.launcher.protocol.commands import Acknowledge as Acknowledge
+from hostmesh.launcher.protocol.commands import AskRows as AskRows
+from hostmesh.launcher.protocol.commands import Code as Code
+from hostmesh.launcher.protocol.commands import Connect as Connect
+from hostmesh.launcher.protocol.commands import Examine as Examine
+from hostmesh.launcher.protocol.commands import FileChunk as FileChunk
+from hostmesh.launcher.protocol.commands import Inspect as Inspect
+from hostmesh.launcher.protocol.commands import Lease as Lease
+from hostmesh.launcher.protocol.commands import Listen as Listen
+from hostmesh.launcher.protocol.commands import PrepareWorkers as PrepareWorkers
+from hostmesh.launcher.protocol.commands import Reach as Reach
+from hostmesh.launcher.protocol.commands import Reserve as Reserve
+from hostmesh.launcher.protocol.commands import RunSetup as RunSetup
+from hostmesh.launcher.protocol.commands import Signal as Signal
+from hostmesh.launcher.protocol.commands import SkipFile as SkipFile
+from hostmesh.launcher.protocol.commands import Spawn as Spawn
+from hostmesh.launcher.protocol.commands import Stop as Stop
+from hostmesh.launcher.protocol.commands import Sync as Sync
+from hostmesh.launcher.protocol.commands import WatchNotices as WatchNotices
+from hostmesh.launcher.protocol.framing import HEAD_LENGTH as HEAD_LENGTH
+from hostmesh.launcher.protocol.framing import LENGTHS as LENGTHS
+from hostmesh.launcher.protocol.framing import MAGIC as MAGIC
+from hostmesh.launcher.protocol.framing import TAIL_LENGTH as TAIL_LENGTH
+from hostmesh.launcher.protocol.framing import FrameReader as FrameReader
+from hostmesh.launcher.protocol.framing import WireError as WireError
+from hostmesh.launcher.protocol.framing import encode as encode
+from hostmesh.launcher.protocol.side_work import CancelExecute as CancelExecute
+from hostmesh.launcher.protocol.side_work import CompiledLacking as CompiledLacking
+from hostmesh.launcher.protocol.side_work import CompiledPiece as CompiledPiece
+from hostmesh.launcher.protocol.side_work import CompiledStored as CompiledStored
+from hostmesh.launcher.protocol.side_work import CompiledUsed as CompiledUsed
+from hostmesh.launcher.protocol.side_work import Execute as Execute
+from hostmesh.launcher.protocol.side_work import Executed as Executed
+from hostmesh.launcher.protocol.side_work import FindCompiled as FindCompiled
+from hostmesh.launcher.protocol.side_work import Printed as Printed
+from hostmesh.launcher.protocol.side_work import ReadCompiled as ReadCompiled
+from hostmesh.launcher.protocol.side_work import ShareCompiled as ShareCompiled
+from hostmesh.launcher.protocol.side_work import StoreCompiled as StoreCompiled
 
 # Events, agent to launcher.
 
@@ -56,13 +56,13 @@ class Hello(NamedTuple):
     pid: int
     guardian_pid: int
     python: str
-    addresses: List[str]
+    addresses: list[str]
 
 
 class FilesNeeded(NamedTuple):
     """Which files of the manifest the host does not have yet, by their numbers."""
 
-    numbers: List[int]
+    numbers: list[int]
 
 
 class BytesStored(NamedTuple):
@@ -94,13 +94,13 @@ class SetupDone(NamedTuple):
 class Inspected(NamedTuple):
     """What agent/inspect/host.py found, by the name of the fact."""
 
-    found: Dict[str, Any]
+    found: dict[str, Any]
 
 
 class Reached(NamedTuple):
     """For each address that was tried: what went wrong, or None."""
 
-    problems: Dict[str, Optional[str]]
+    problems: dict[str, str | None]
 
 
 class Ready(NamedTuple):
@@ -120,7 +120,7 @@ class Refused(NamedTuple):
 class Reserved(NamedTuple):
     """Ports by address; the addresses are numeric, also where a name was asked for."""
 
-    ports: Dict[str, int]
+    ports: dict[str, int]
 
 
 class Started(NamedTuple):
@@ -148,9 +148,9 @@ class Exited(NamedTuple):
     process_id: int
     code: int
     at: float = 0.0
-    ahead: Optional[float] = None
+    ahead: float | None = None
     data: bytes = b""
-    memory: Dict[str, Any] = {}
+    memory: dict[str, Any] = {}
 
 
 class Drained(NamedTuple):
@@ -192,7 +192,7 @@ class Examined(NamedTuple):
     """Where a process is: `data` are its stacks, `found` what agent/observing/examining.py found out beside them."""
 
     process_id: int
-    found: Dict[str, Any] = {}
+    found: dict[str, Any] = {}
     data: bytes = b""
 
 
@@ -205,15 +205,15 @@ class Listening(NamedTuple):
 class Connected(NamedTuple):
     """For each `address:port` that was tried: what went wrong, or None."""
 
-    problems: Dict[str, Optional[str]]
+    problems: dict[str, str | None]
 
 
 class Fact(NamedTuple):
     """Something a worker (or, with no process id, the host) says about itself."""
 
     name: str
-    process_id: Optional[int] = None
-    detail: Dict[str, Any] = {}
+    process_id: int | None = None
+    detail: dict[str, Any] = {}
 
 
 class Notice(NamedTuple):
@@ -225,13 +225,13 @@ class Notice(NamedTuple):
 class Cleared(NamedTuple):
     """All processes of an attempt are gone, and those of the next can be spawned; `survivors` outlived SIGKILL."""
 
-    survivors: List[int]
+    survivors: list[int]
 
 
 class Bye(NamedTuple):
     """The agent's last message; `survivors` are pids that outlived SIGKILL."""
 
-    survivors: List[int]
+    survivors: list[int]
 
 
 # Both ways.
@@ -251,13 +251,13 @@ EVENTS = (
     *(Reserved, Started, Output, Exited, Drained, Stacks, Observed, Examined, Listening, Connected),
     *(Fact, Notice, Cleared, Bye, CompiledUsed, CompiledLacking, CompiledPiece, CompiledStored, Printed, Executed),
 )
-KINDS: Dict[str, Any] = {kind.__name__: kind for kind in (*COMMANDS, *EVENTS, Beat)}
+KINDS: dict[str, Any] = {kind.__name__: kind for kind in (*COMMANDS, *EVENTS, Beat)}
 
 
 class Decoder(FrameReader):
     """Bytes in, messages out, however the bytes are cut."""
 
-    def feed(self, data: bytes) -> List[Any]:
+    def feed(self, data: bytes) -> list[Any]:
         return [_parse(*frame) for frame in self.split(data)]
 
 

@@ -1,0 +1,1 @@
+"""Programs and helpers that the agent starts: begun, spoken to, found again, ended."""

@@ -1,0 +1,1 @@
+"""Where a host keeps what it knows of processes that were killed for memory."""

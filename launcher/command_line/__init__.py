@@ -1,0 +1,1 @@
+"""The options of `launch`, and their completion in a shell."""

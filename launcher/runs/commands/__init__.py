@@ -1,0 +1,1 @@
+"""One file a command about a run: attach, exec, logs, runs, stacks, status, stop."""

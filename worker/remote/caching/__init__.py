@@ -1,0 +1,1 @@
+"""The cache of fetched data that all processes of a host share."""
