@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -710,6 +711,20 @@ def test_a_question_is_answered_by_the_loader_that_is_asked(
         {"of": "check images", "problem": "it cannot be read again"},
     ]
     ask(str(tmp_path), 5, {})  # nobody listens there
+    end_thread(teller, monkeypatch)
+
+
+def end_thread(teller: Teller, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process has one for all its life; here it would tell what the agents of later tests do not expect."""
+
+    def end() -> None:
+        raise SystemExit
+
+    monkeypatch.setattr(threading, "excepthook", lambda _: None)
+    monkeypatch.setattr(teller, "_tell_all", end)
+    assert teller._thread is not None
+    teller._thread.join(HANGS)
+    assert not teller._thread.is_alive()
 
 
 # A loader's rows.

@@ -138,12 +138,12 @@ class Teller:
             return [told for told, _ in self._all.values()]
 
     def _run(self, every: float) -> None:
-        questions = open_questions()
-        questions.settimeout(every)
-        while True:
-            with suppress(TimeoutError, ValueError, KeyError, TypeError):
-                self._answer(json.loads(questions.recv(MAX_QUESTION)))
-            self._tell_all()
+        with open_questions() as questions:
+            questions.settimeout(every)
+            while True:
+                with suppress(TimeoutError, ValueError, KeyError, TypeError):
+                    self._answer(json.loads(questions.recv(MAX_QUESTION)))
+                self._tell_all()
 
     def _tell_all(self) -> None:
         is_idle, over = self._idleness.look(), []
