@@ -32,6 +32,8 @@ FIRST_MODULES = (
     "worker/preemption.py",
 )
 FIRST_FOLDERS = ("worker/compiling/", "worker/process/", "worker/recording/")
+# Levels of zlib. To compress takes longer than a pipe of this machine does with it as it is.
+COMPRESSED, STORED = 1, 0
 UNCHECKED_HASH = (1).to_bytes(4, "little")
 
 # The program that a host's Python is started with. It is short, and safe to quote in any shell; the rest comes on the
@@ -55,24 +57,27 @@ def agent_command(python: str, env: Mapping[str, str]) -> list[str]:
     return ["env", *(f"{name}={value}" for name, value in env.items()), python, "-I", "-S", "-c", BOOTSTRAP]
 
 
-def pack_agent() -> bytes:
+def pack_agent(level: int = COMPRESSED) -> bytes:
     """The beginning of the stream, which makes a host's Python an agent. It needs nothing of what `hostmesh` offers to
     scripts."""
-    body = pack({"hostmesh/__init__.py": b"", **read_sources(find_modules(*OF_THE_AGENT))})
+    body = pack({"hostmesh/__init__.py": b"", **read_sources(find_modules(*OF_THE_AGENT))}, level=level)
     source = read_file(f"{PACKAGE}/launcher/agent/unpack.py") + b"\nbecome_agent()\n"
     first = repr(FIRST_LINE % {"size": len(source)}).encode()
     return b"%s\n%s%016x%s" % (first, source, len(body), body)
 
 
-def pack_code() -> bytes:
-    """The package that workers import. Beside it lie two modules that Python finds by their plain names:
-    sitecustomize.py, which it imports at its start, and start.py, which the agent has it run."""
+def pack_code(level: int = COMPRESSED) -> bytes:
+    """The package that workers import.
+
+    Beside it lie two modules that Python finds by their plain names: sitecustomize.py, which it imports at its start,
+    and start.py, which the agent has it run.
+    """
     sources = find_modules("__init__.py", "__main__.py", "worker")
     sources |= {name: sources.pop(f"hostmesh/worker/process/{name}") for name in ("sitecustomize.py", "start.py")}
     first = {name: path for name, path in sources.items() if is_wanted_first(name)}
     rest = {name: path for name, path in sources.items() if name not in first}
     data = {name: read_file(path) for name, path in find_files("worker", ".npz")}
-    return pack(read_sources(first), {**read_sources(rest), **data})
+    return pack(read_sources(first), {**read_sources(rest), **data}, level=level)
 
 
 def is_wanted_first(name: str) -> bool:
@@ -132,10 +137,10 @@ def read_cached(path: str) -> bytes | None:
     return data[16:] if data[:16] == header else None
 
 
-def pack(first: Mapping[str, bytes], rest: Mapping[str, bytes] = MappingProxyType({})) -> bytes:
-    """In the format that agent/unpack.py describes."""
+def pack(first: Mapping[str, bytes], rest: Mapping[str, bytes] = MappingProxyType({}), *, level: int) -> bytes:
+    """In the format that agent/unpack.py describes; `level` is zlib's."""
     files = {**first, **rest}
     above = [name.split("/")[:-1] for name in files]
     folders = sorted({"/".join(parts[:count]) for parts in above for count in range(1, len(parts) + 1)})
     listing = json.dumps([folders, [(name, len(data)) for name, data in files.items()], len(first)]).encode()
-    return zlib.compress(b"\n".join([listing, b"".join(files.values())]), 1)
+    return zlib.compress(b"\n".join([listing, b"".join(files.values())]), level)

@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -62,7 +63,7 @@ def launch_plan(
     with acquired(engine):
         streams = open_streams(plan.cluster, run.id, stdin.fd)
         # After the agents' Pythons have begun to start: they come up while this one imports the rest.
-        from hostmesh.launcher.bundle import pack_agent, pack_code
+        from hostmesh.launcher.bundle import COMPRESSED, STORED, pack_agent, pack_code
         from hostmesh.launcher.output.events import EventLog
         from hostmesh.launcher.output.screen import Screen, use_colour
         from hostmesh.launcher.supervisor.loop import Shipment, Supervisor
@@ -73,10 +74,11 @@ def launch_plan(
         screen.shows_prompts = stdin.is_terminal and out.isatty()
         events = EventLog(run, sys.stdout if as_json else None, screen.note)
         records = Records(run, screen, events, secrets)
+        level = STORED if plan.cluster.transport == "local" else COMPRESSED
         supervisor = Supervisor(
             plan,
             streams,
-            Shipment(agent=pack_agent(), code=pack_code(), tree=tree),
+            Shipment(pack_agent(level), partial(pack_code, level), tree),
             records,
             secrets=secrets,
             reopen=lambda number, life: reopen_stream(plan.cluster, run.id, number, life, stdin.fd),

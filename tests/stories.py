@@ -95,7 +95,7 @@ class Story:
         self.log = EventLog(self.record, self.events, self.screen.note)
         self.inbox = FakeInbox(self.agents)
         records = Records(self.record, self.screen, self.log, self.secrets)
-        shipment = Shipment(agent=b"agent", code=b"code")
+        shipment = Shipment(b"agent", lambda: b"code")
         self.supervisor = Supervisor(
             *(self.plan, agents, shipment, records), secrets=self.secrets, reopen=self._reopen, inbox=self.inbox
         )

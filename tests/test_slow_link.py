@@ -50,7 +50,7 @@ class SlowRun:
         plan = make_plan(local_cluster(2), Job(command=command))
         self.events = EventLog(run)
         records = Records(run, screen, self.events, {})
-        self.supervisor = Supervisor(plan, [stream], Shipment(pack_agent(), pack_code()), records, secrets={})
+        self.supervisor = Supervisor(plan, [stream], Shipment(pack_agent(), pack_code), records, secrets={})
         self.thread = threading.Thread(target=self._run, daemon=True)
         self.thread.start()
 

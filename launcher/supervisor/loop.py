@@ -56,7 +56,7 @@ class Shipment:
     """What travels to every host: the agent, what workers import, and the user's code where that is synced."""
 
     agent: bytes
-    code: bytes
+    pack_code: Callable[[], bytes]
     tree: Tree | None = None
 
 
@@ -87,7 +87,7 @@ class Supervisor:
         self.startup = Startup(
             *(plan, self.state, self.channels, self.inbox),
             secrets=secrets,
-            code=shipment.code,
+            pack_code=shipment.pack_code,
             tree=shipment.tree,
             tell=records.tell,
             note=records.note,
@@ -118,6 +118,7 @@ class Supervisor:
         self.records.tell("run started", run=self.records.run.id, processes=len(self.plan.processes))
         for number, stream in enumerate(self.streams):
             self.channels[number] = self._connect(number, stream)
+        self.startup.pack()  # while agents come up
         try:
             verdict = self._watch_attempts()
             self.reports.is_ending = self._is_over = True

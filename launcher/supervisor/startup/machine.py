@@ -38,7 +38,7 @@ class Startup:
         inbox: Inbox,
         *,
         secrets: Mapping[str, str] | None = None,
-        code: bytes = b"",
+        pack_code: Callable[[], bytes] = bytes,
         tree: Tree | None = None,
         tell: Callable[..., object] = lambda *_, **__: None,
         note: Callable[[str], None] = lambda _: None,
@@ -50,8 +50,15 @@ class Startup:
         self._tell, self._note, self._thorough = tell, note, thorough
         self._preparing = Preparing(plan, self._env, channels, inbox, tree, tell, note)
         self._port = CoordinatorPort(plan.cluster, state, channels, self._note_answer, thorough)
-        self._code = wire.encode(wire.Code(code))
+        self._pack_code = pack_code
+        self._code: bytes | None = None
         self._sender = self._make_sender(tree) if tree is not None else None
+
+    def pack(self) -> bytes:
+        """The workers' code as it is sent."""
+        if self._code is None:
+            self._code = wire.encode(wire.Code(self._pack_code()))
+        return self._code
 
     def note_event(self, host: HostState, event: Any) -> None:
         match event:
@@ -149,12 +156,12 @@ class Startup:
         if self._thorough:
             self._preparing.look_around(host)
         elif self._sender is None:
-            self._channels[host.number].send_encoded(self._code)
+            self._channels[host.number].send_encoded(self.pack())
             self._preparing.set_up(host)
         else:
             self._sender.begin(host)
             # After it: a process of its own on the host is busy with the sync.
-            self._channels[host.number].send_encoded(self._code)
+            self._channels[host.number].send_encoded(self.pack())
 
     def _list_owed(self, host: HostState) -> set[Answer]:
         """In a check nobody waits for the first host's port, and without that host nobody can try it."""
