@@ -132,7 +132,11 @@ def test_an_audit_that_cannot_be_made_changes_nothing(
     (tmp_path / "below.py").write_text(
         "import sys\n"
         "from hostmesh.launcher.audit import asking\n"
-        + ("asking.PROGRAM = 'import no_such_module'\n" if problem == "no numpy" else "asking.TIMEOUT = 0.001\n")
+        + (
+            "asking.PROGRAM = 'import no_such_module'\n"
+            if problem == "no numpy"
+            else "asking.Recounter.__init__.__defaults__ = (0.001,)\n"
+        )
         + "from hostmesh.launcher.cli import main\nmain()\n"
     )
     command = [sys.executable, str(tmp_path / "below.py"), "--local", "1", script(TRAIN), "never saved", "5"]
