@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import shutil
 import signal
 import subprocess
 import tempfile
@@ -17,6 +16,7 @@ from conftest import await_true
 from test_agent import Talk, talk  # noqa: F401  (a fixture)
 
 from hostmesh.launcher.agent import guardian
+from hostmesh.launcher.agent.files import remove_tree
 from hostmesh.launcher.agent.leftovers import stale_folders
 from hostmesh.launcher.protocol import wire
 
@@ -139,7 +139,19 @@ def test_a_removal_that_is_interrupted_leaves_a_folder_that_can_be_told(
     (tmp_path / "agent").mkdir()
     for name in ("lock", "output-0"):
         (tmp_path / name).touch()
-    monkeypatch.setattr(shutil, "rmtree", interrupted)
+    monkeypatch.setattr(guardian, "remove_tree", interrupted)
     with pytest.raises(KeyboardInterrupt):
         guardian.remove(str(tmp_path))
     assert (tmp_path / "lock").exists()
+
+
+def test_a_folder_is_removed_with_all_that_is_in_it_and_nothing_beyond_its_links(tmp_path: Path) -> None:
+    folder, other = tmp_path / "agent", tmp_path / "other"
+    for path in (folder / "code" / "deep", other):
+        path.mkdir(parents=True)
+        (path / "file").touch()
+    (folder / "to a folder").symlink_to(other)
+    (folder / "to nothing").symlink_to(tmp_path / "gone")
+    remove_tree(str(folder))
+    assert not folder.exists() and (other / "file").exists()
+    remove_tree(str(folder))  # it is gone already

@@ -10,7 +10,7 @@ from typing import List, Optional
 
 from hostmesh.launcher.agent.children.fresh_child import leave_stream
 from hostmesh.launcher.agent.children.process_tree import kill_all
-from hostmesh.launcher.agent.files import remove_file
+from hostmesh.launcher.agent.files import remove_file, remove_tree
 from hostmesh.launcher.agent.leftovers.shared_memory import SharedMemory, remove_noted
 from hostmesh.launcher.agent.leftovers.snapshots import snapshots_of
 from hostmesh.launcher.agent.linux import adopt_orphans, die_with_parent
@@ -136,12 +136,10 @@ def _remove_folder(folder: str) -> None:
         names = set(os.listdir(folder))
     except OSError:
         return
-    import shutil
-
     for name in names - {LOCK}:
         path = os.path.join(folder, name)
         if os.path.isdir(path) and not os.path.islink(path):
-            shutil.rmtree(path, ignore_errors=True)
+            remove_tree(path)
         else:
             remove_file(path)
-    shutil.rmtree(folder, ignore_errors=True)
+    remove_tree(folder)
