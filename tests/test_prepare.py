@@ -14,7 +14,8 @@ import pytest
 from conftest import await_true, is_alive
 from test_agent import Talk, talk  # noqa: F401  (a fixture)
 
-from hostmesh.launcher.agent.startup import ports, setup
+from hostmesh.launcher.agent.startup import code_folder, ports, setup
+from hostmesh.launcher.agent.startup.code_folder import make_code_folder
 from hostmesh.launcher.protocol import wire
 
 Talking = Callable[..., Talk]
@@ -229,3 +230,19 @@ def test_an_agent_looks_at_its_host(talk: Talking) -> None:  # noqa: F811
     agent.channel.send(wire.Inspect(sys.executable, None, {}, [], thorough=True))
     found = agent.hear(wire.Inspected).found
     assert found["python"]["packages"]["jax"] and found["time"] > 0
+
+
+def test_the_workers_code_lies_in_memory_where_there_is_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = tmp_path / "memory"
+    memory.mkdir()
+    for agent in ("first", "second", "third", "fourth"):
+        (tmp_path / agent).mkdir()
+    assert os.path.realpath(make_code_folder(str(tmp_path / "first"), str(memory))) == str(memory / "code")
+    assert (tmp_path / "first" / "code").is_dir()
+    for agent, where in (("second", str(memory)), ("third", None)):  # it has one already; a host without
+        assert os.path.realpath(make_code_folder(str(tmp_path / agent), where)) == str(tmp_path / agent / "code")
+    monkeypatch.setattr(code_folder, "MIN_FREE", 1 << 60)
+    (tmp_path / "full").mkdir()
+    assert os.path.realpath(make_code_folder(str(tmp_path / "fourth"), str(tmp_path / "full"))).startswith(
+        str(tmp_path / "fourth")
+    )

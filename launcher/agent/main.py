@@ -67,7 +67,7 @@ class Agent:
         self.link = Link(self.selector)
         self.processes = Processes(folder, self.link.send)
         self.starter = Starter(folder, self.selector, self.link.send, self.processes, snapshots)
-        self.duties = Duties(folder, self.selector, self.link.send, self.starter.note_ready)
+        self.duties = Duties(folder, self.selector, self.link.send, self.starter.note_ready, snapshots)
         self.forwarding = Forwarding(self.link, self.processes, self.starter, self.duties)
         self.stopping = Stopping(self.link, self.processes, self.starter, self.forwarding, shared_memory, guardian.pid)
         self.notices = Notices(self.duties.tasks, self.link.send)

@@ -114,9 +114,8 @@ class Packed(NamedTuple):
 
 
 def unpack_first(packed: bytes, folder: str) -> List[Tuple[str, bytes]]:
-    """Make all folders, and write the files that are wanted first; returns the others."""
+    """Make all folders in `folder`, and write the files that are wanted first; returns the others."""
     folders, files, first = read_packed(packed)
-    os.mkdir(folder)
     for name in folders:
         os.mkdir(f"{folder}/{name}")
     write_files(folder, files[:first])

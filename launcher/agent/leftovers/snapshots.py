@@ -1,4 +1,5 @@
-"""The folder in /dev/shm where processes keep snapshots of their state: it outlives them, and goes with the agent."""
+"""The folder in /dev/shm where processes keep snapshots of their state, and where the workers' code lies: it outlives
+them, and goes with the agent."""
 
 from __future__ import annotations
 

@@ -16,6 +16,7 @@ from hostmesh.launcher.agent.children import process_tree
 from hostmesh.launcher.agent.children.child_task import ChildTasks
 from hostmesh.launcher.agent.processes.output import Output
 from hostmesh.launcher.agent.startup import ports
+from hostmesh.launcher.agent.startup.code_folder import make_code_folder
 from hostmesh.launcher.agent.unpack import unpack_first, write_files
 from hostmesh.launcher.protocol import wire
 
@@ -36,7 +37,10 @@ class Duties:
         selector: selectors.BaseSelector,
         send: Callable[[Any], None],
         ready: Callable[[wire.PrepareWorkers, str], None],
+        memory: Optional[str] = None,
     ) -> None:
+        """`memory` is a folder for files that need not be on a disk."""
+        self.memory = memory
         self.folder, self.selector, self.send, self.ready = folder, selector, send, ready
         self.ports = ports.Ports()
         self.tasks = ChildTasks(selector, self._refuse)
@@ -84,8 +88,8 @@ class Duties:
 
     def _unpack_code(self, order: wire.Code) -> None:
         """Most of it is written by a child, while the nursery is busy with importing jax."""
-        code = os.path.join(self.folder, "code")
         try:
+            code = make_code_folder(self.folder, self.memory)
             rest = unpack_first(order.data, code)
         except OSError as error:
             self._refuse(f"cannot write the workers' code to {self.folder}: {error.strerror}")
