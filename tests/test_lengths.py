@@ -135,7 +135,7 @@ def test_fields_pad_values_and_specs() -> None:
 # Bad input.
 
 
-@pytest.mark.parametrize("lengths", [(), (16, 8), (8, 8), (0, 8), (8, 16.0), (True,)])
+@pytest.mark.parametrize("lengths", [(), (16, 8), (8, 8), (0, 8), (8, 16.0), (True,), 8, "8"])
 def test_lengths_want_ascending_numbers(lengths: Any) -> None:
     with pytest.raises(DataError, match="lengths wants ascending integers of 1 or more; found"):
         load(Measured(), lengths=lengths)
@@ -149,6 +149,39 @@ def test_a_record_that_no_length_holds_is_named(kind: Any, where: str) -> None:
     message = rf"{where}record 5 has length 20, wanted at most 16, the longest of lengths=\(8, 16\)"
     with pytest.raises(DataError, match=message):
         load(source, lengths=(8, 16))
+
+
+def test_padding_that_an_array_cannot_hold_is_told_when_the_loader_is_made() -> None:
+    narrow = hostmesh.open_source([np.arange(3, dtype=np.uint16)] * 8)
+    for value in (-100, np.int64(-100), 0.5):
+        with pytest.raises(DataError, match="pad of a record wants a value of uint16, 0 to 65535; found"):
+            hostmesh.Loader(narrow, batch_size=8, lengths=hostmesh.Lengths(LENGTHS, pad=value))
+    stream = hostmesh.Stream(lambda shard, of: iter([{"tokens": np.arange(3, dtype=np.uint8)}] * 8), name="tape")
+    with pytest.raises(DataError, match="pad of tokens wants a value of uint8, 0 to 255; found -100"):
+        load(stream, lengths=hostmesh.Lengths(LENGTHS, pad={"tokens": np.int64(-100)}))
+    assert load(Measured(), lengths=hostmesh.Lengths(np.array(LENGTHS), pad=-100))
+
+
+@pytest.mark.parametrize("options", [{"workers": 2}, {"processes": 2}, {"workers": "processes"}])
+def test_workers_that_nothing_could_use_are_refused(options: dict[str, Any]) -> None:
+    for source in (Unmeasured(), as_stream(Measured())):
+        with pytest.raises(
+            DataError, match=r"is read by one thread, because .*; found (workers|processes)=\d+: leave it"
+        ):
+            load(source, **options)
+    assert load(Unmeasured(), workers=0) and load(as_stream(Measured()), workers=1)
+
+
+def test_a_mixture_knows_the_lengths_of_its_parts() -> None:
+    """Of all of their records, which are more than an epoch has."""
+    parts = {"a": Measured(90), "b": Measured(11)}
+    mixture = hostmesh.mix({"a": 1, "b": 1}, sources=parts)
+    assert len(mixture) < 40
+    check_same(load(mixture), load(hostmesh.mix({"a": 1, "b": 1}, sources={"a": Unmeasured(90), "b": Unmeasured(11)})))
+    assert not hostmesh.Loader(mixture, batch_size=8, lengths=LENGTHS)._padding.must_agree  # type: ignore[union-attr]
+    parts["a"].sizes[89] = 40
+    with pytest.raises(DataError, match="record 89 has length 40, wanted at most 32"):
+        load(mixture)
 
 
 def test_what_cannot_be_padded_is_told() -> None:

@@ -119,6 +119,10 @@ def test_what_is_wrong_is_named_with_its_part_and_device() -> None:
     fails(Reads(), r"a shape wants a number of 1 or more for each axis, found \(12, -1\)", shape=(12, -1))
     fails(VALUES, r"ndarray has the shape \(12, 20\); wanted \(12, 21\)", shape=(12, 21))
     fails("weights", r"found str, wanted a function read\(index\), or an array")
+    fails(Reads(), "dtype wants a kind of numbers such as float32; found 'floaty'", dtype="floaty")
+    for wrong in (sharding("x").mesh, P("x")):
+        with pytest.raises(DataError, match=r"wanted a sharding, as in jax.NamedSharding\(.*; found .*(Mesh|P)\("):
+            hostmesh.load_array(VALUES, wrong)  # type: ignore[arg-type]
     fails(Reads(), "strategy wants one of .*; found 'all'", strategy="all")
 
 

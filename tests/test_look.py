@@ -16,7 +16,7 @@ from conftest import clean_env
 
 from hostmesh.__main__ import main
 from hostmesh.worker.looking.table import cut, fit, measure
-from hostmesh.worker.sources import as_stream
+from hostmesh.worker.sources import SCHEMES, as_stream, open_source
 
 Captured = pytest.CaptureFixture[str]
 TEXT = "the first line\nand 日本語, which are wide letters, then more words than a terminal has room for, on and on"
@@ -208,6 +208,28 @@ def test_shapes_that_vary_have_ranges_and_records_are_read_as_collate_gets_them(
     assert "as `collate=` gets them" in shown and "  0  110 117 109 98 101 114 32 48" in shown
 
 
+def test_a_mixture_is_shown_in_its_own_order(capsys: Captured, tmp_path: Path) -> None:
+    """Its ids number all records of its parts, which are more than an epoch has, or fewer."""
+    np.savez(tmp_path / "a.npz", id=np.arange(4))
+    np.savez(tmp_path / "b.npz", id=np.arange(4, 94))
+    for weights, length in (((1, 1), 7), ((9, 1), 4)):
+        spec = f"mix:npz:{tmp_path}/a.npz={weights[0]},npz:{tmp_path}/b.npz={weights[1]}"
+        shown = json.loads(look(capsys, spec, "--json", "--rows", "3", "--seconds", "0.05"))
+        assert shown["records"] == length and shown["problems"] == [] and shown["speed"]["records_per_second"]
+        order = open_source(spec).make_order(0, True)  # type: ignore[union-attr]
+        assert [row["row"] for row in shown["rows"]] == order.ids(0, 3).tolist()
+        assert [row["values"]["id"] for row in shown["rows"]] == [str(id_) for id_ in order.ids(0, 3)]
+
+
+def test_token_files_are_shown(capsys: Captured, tmp_path: Path) -> None:
+    np.frombuffer(b"the first.the second.", np.uint8).astype("<u2").tofile(tmp_path / "t.bin")
+    tokens = f"tokens:{tmp_path}/t.bin?dtype=uint16"
+    documents = look(capsys, f"{tokens}&separator=46", "--decode", "utf-8")
+    assert "2 records" in documents and "the second." in documents and "10–11" in documents
+    windows = look(capsys, f"{tokens}&length=4&next=1", "--decode", "utf-8")
+    assert "5 records" in windows and "targets  uint16" in windows and "t.th" in windows
+
+
 def test_tokens_are_decoded(capsys: Captured) -> None:
     assert "  1  number 1: ä  0.333333" in look(capsys, "uneven", "--decode", "utf-8", "--no-speed")
     assert "  1  NUMBER 1: Ä" in look(capsys, "uneven", "--decode", "test_look:shout", "--no-speed")
@@ -308,6 +330,8 @@ assert "jax" not in sys.modules
 """
     done = subprocess.run([sys.executable, "-c", program], env=clean_env(), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+    schemes = [*SCHEMES, "mix"]
+    assert [scheme for scheme in schemes if f"{scheme}:" not in done.stdout.partition("examples:")[0]] == []
     assert "look SPEC" in done.stdout and "launch --help" in done.stdout and "examples:" in done.stdout
     wanted = "wanted look or checkpoint; the launcher is launch, not this"
     assert done.stderr == f"hostmesh: unknown command watch, {wanted}\n"

@@ -328,6 +328,19 @@ def test_whatever_open_source_gives_has_views() -> None:
     assert len(hostmesh.open_source("digits:train").take(100)) == 100
 
 
+def test_map_of_a_mixture_is_that_of_its_parts() -> None:
+    mapped = three_parts().map(lambda block: {"id": block["id"] * 2})
+    assert len(mapped) == len(three_parts()) and mapped.weights == three_parts().weights
+    loader = hostmesh.Loader(mapped, batch_size=16, seed=3)
+    assert np.array_equal(np.asarray(next(loader)["id"]), 2 * loader.record_ids(0))
+
+
+def test_options_may_be_numbers_of_numpy() -> None:
+    mixture = three_parts(stop=np.int64(64))  # type: ignore[arg-type]
+    loader = hostmesh.Loader(mixture, batch_size=np.int32(16), epochs=np.int64(2))  # type: ignore[arg-type]
+    assert len(list(loader)) == 8 and type(loader.batch_size) is int
+
+
 # What is refused.
 
 
@@ -373,6 +386,23 @@ def test_whatever_open_source_gives_has_views() -> None:
             lambda s: hostmesh.open_source("mix:digits:train"),
             "mix:digits:train: wanted SPEC=WEIGHT,.*found 'digits:train'",
         ),
+        (
+            lambda s: hostmesh.open_source("mix:digits:train=-1,digits:test=0.3"),
+            "the weight of digits:train wants a number from 0 on; found -1.0",
+        ),
+        (
+            lambda s: hostmesh.open_source("mix:digits:train,digits:test=0.3"),
+            "SPEC=WEIGHT,SPEC=WEIGHT.*: is the weight of digits:train missing?",
+        ),
+        (lambda s: hostmesh.open_source("mix:digits:train=0.3,digits:test"), "'digits:test', without a weight"),
+        (
+            lambda s: three_parts().take(3),
+            r"take wants records by number; found mix\(a=1/2.*: take of each part, and mix",
+        ),
+        (lambda s: three_parts().skip(3), r"skip of each part, and mix what is left"),
+        (lambda s: three_parts().filter(bool), r"filter of each part, and mix what is left"),
+        (lambda s: hostmesh.pack(three_parts(), 4, field="id"), "pack wants documents by number; found the mixture"),
+        (lambda s: hostmesh.windows(three_parts(), 4, field="id"), "windows each part, and mix what comes out"),
         (lambda s: hostmesh.open_source("mix:digits:test=1.2.3"), "a weight wants to be a number; found '1.2.3'"),
         (lambda s: hostmesh.open_source("mix:digits:test=1,digits:test=2"), "the part digits:test is given twice"),
         (lambda s: three_parts().locate([201]), "a mixture has 201 records: wanted ids 0 to 200, found 201"),

@@ -341,6 +341,8 @@ def own_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         "import numpy as np\n"
         "def make(count, scale='1'):\n    return {'x': np.arange(int(count)) * int(scale)}\n"
         "def fail():\n    raise TypeError('from within')\n"
+        "def count_up(to='3'):\n    yield from ({'x': n} for n in range(int(to)))\n"
+        "def twice():\n    return iter([{'x': 0}, {'x': 0}])\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     return "own_data.rows"
@@ -348,6 +350,20 @@ def own_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def test_a_function_by_its_name_gives_a_source(own_module: str) -> None:
     check_contract(open_source(f"{own_module}:make?count=10&scale=%33"), {"x": np.arange(10) * 3})
+
+
+def test_a_function_by_its_name_that_gives_an_iterator_begins_every_pass(own_module: str) -> None:
+    for spec, wanted in (("count_up", [0, 1, 2]), ("count_up?to=2", [0, 1]), ("twice", [0, 0])):
+        stream = open_source(f"{own_module}:{spec}")
+        assert isinstance(stream, Stream) and stream.name == f"{own_module}:{spec}"
+        for _ in range(3):
+            assert [record["x"] for record in stream.open(0, 1)] == wanted
+
+
+def test_a_class_is_not_taken_for_an_object_of_it() -> None:
+    for kind in (WithRead, Items, dict):
+        with pytest.raises(DataError, match=rf"found the class {kind.__name__}; wanted an object of it"):
+            as_source(kind)
 
 
 @pytest.mark.parametrize(
@@ -361,7 +377,7 @@ def test_a_function_by_its_name_gives_a_source(own_module: str) -> None:
         ("digits:train?seed=3", "unknown option 'seed', wanted one of: none"),
         ("digits:train?seed", "written key=value, found 'seed'"),
         ("npz:x?a=1&a=2", "the option a is given twice"),
-        ("own_data.rows:mak", "unknown function 'mak', wanted one of: fail, make; did you mean make"),
+        ("own_data.rows:mak", "unknown function 'mak', wanted one of: .*fail, make, twice; did you mean make"),
         ("own_data.rows:make", r"make\(count, scale='1'\): missing a required argument: 'count'"),
         ("own_data.rows:make?cuont=3", "unknown option 'cuont', wanted one of: count, scale; did you mean count"),
     ],

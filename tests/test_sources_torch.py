@@ -14,6 +14,7 @@ from test_sources import check_contract, make_ids
 from hostmesh.worker.errors import DataError
 from hostmesh.worker.sources import as_source
 from hostmesh.worker.sources.base import BlockSource, RecordSource, Source
+from hostmesh.worker.text.lengths import known_lengths
 
 # One worker imports torch, and only when it comes to these tests.
 pytestmark = pytest.mark.xdist_group("torch")
@@ -120,3 +121,21 @@ import numpy
 from hostmesh.worker.sources import as_source
 as_source([1, 2, 3]).read(numpy.arange(3))"""
     subprocess.run([sys.executable, "-c", code], env=clean_env(), cwd=REPO, check=True)
+
+
+def test_lengths_that_a_dataset_knows_are_asked_of_it(torch: Any) -> None:
+    class Documents(torch.utils.data.Dataset):  # type: ignore[misc]
+        def __len__(self) -> int:
+            return 9
+
+        def __getitem__(self, n: int) -> Any:
+            raise AssertionError("read in full")
+
+        def lengths(self, ids: Any) -> Any:
+            return torch.tensor([n + 1 for n in ids])
+
+    documents = Documents()
+    assert known_lengths(as_source(documents), "tokens")(make_ids(3, 0)).tolist() == [4, 1]  # type: ignore[misc]
+    part = torch.utils.data.Subset(documents, [7, 2])
+    assert known_lengths(as_source(part), "tokens")(make_ids(1, 0)).tolist() == [3, 8]  # type: ignore[misc]
+    assert known_lengths(as_source(make_dataset(torch, "records")), None) is None

@@ -12,6 +12,7 @@ from conftest import Launch, Script
 import hostmesh
 from hostmesh.worker.errors import DataError
 from hostmesh.worker.streams.row_shards import RowShards
+from hostmesh.worker.streams.sharded.overlap import find_overlap, hash_records
 
 
 def test_rows_of_shards_may_lie_anywhere() -> None:
@@ -78,6 +79,103 @@ def test_what_does_not_fit_is_refused() -> None:
         loader.restore({"step": 1, "shards": {}})
     with pytest.raises(DataError, match="the state is of a loader with sharded=True; wanted one without"):
         hostmesh.Loader(records, mesh, 8).restore(loader.state())
+
+
+# Overlap.
+
+
+def hashed(*records: Any) -> Any:
+    return [np.asarray(own, np.uint64) for own in records]
+
+
+def test_records_that_two_streams_share_are_told_from_duplicates_in_the_data() -> None:
+    random = np.random.default_rng(0)
+    shuffled = [random.permutation(np.arange(start, start + 320)) for start in (0, 16)]
+    assert find_overlap(hashed(*(own[:128] for own in shuffled))) is not None
+    found = find_overlap(hashed(np.arange(5000, 5320), *shuffled))
+    assert found is not None and found.groups == (1, 2) and found.common == 304 and found.compared == 320
+    few = hashed(np.arange(320), np.arange(320 - 31, 640))
+    assert find_overlap(few) is None
+    assert find_overlap(hashed(np.zeros(0), np.zeros(0))) is None
+
+
+@pytest.mark.parametrize("distinct", [1, 10, 300, 1000, 10_000])
+def test_streams_that_draw_from_the_same_values_do_not_overlap(distinct: int) -> None:
+    """Whatever number of records is compared; most of the records may be rows of zeros besides."""
+    random = np.random.default_rng(distinct)
+    for size in (1, 8, 64, 200, 1000, 4096):
+        for zeros in (0.0, 0.9):
+            drawn = random.integers(1, distinct + 1, (8, size)) * (random.random((8, size)) >= zeros)
+            assert find_overlap(hashed(*drawn)) is None, (size, zeros)
+
+
+def test_a_global_shuffle_for_each_epoch_is_no_overlap() -> None:
+    random = np.random.default_rng(0)
+    epochs = [random.permutation(400).reshape(2, 200) for _ in range(3)]
+    both = np.concatenate(epochs, axis=1)
+    for size in range(1, 600):
+        assert find_overlap(hashed(*both[:, :size])) is None
+
+
+def test_records_of_any_kind_have_hashes() -> None:
+    class Odd:
+        def __array__(self, *args: Any, **kwargs: Any) -> Any:
+            raise OSError
+
+    array = np.arange(6.0).reshape(2, 3)
+    kinds = [
+        {"x": array},
+        {"x": array.T},
+        {"y": array},
+        "text",
+        np.array(["a", None]),
+        np.float32(3),
+        np.array(""),
+        Odd(),
+    ]
+    assert len(set(hash_records(kinds))) == len(kinds)
+    assert hash_records([{"x": array}]) == hash_records([{"x": np.asfortranarray(array)}])
+
+
+OVERLAPPING = """
+import sys
+import jax
+import numpy as np
+import hostmesh
+from hostmesh.worker.errors import DisagreementError
+
+hostmesh.join()
+me = jax.process_index()
+starts = {"disjoint": 320 * me, "overlap": 16 * me}
+for case, start in starts.items():
+    records = np.random.default_rng(me).permutation(np.arange(start, start + 320))
+    def stream():
+        yield from ({"id": np.int64(n), "zeros": np.zeros(3)} for n in records)
+    sources = {"stream": stream, "source": {"id": records, "zeros": np.zeros((320, 3))}}
+    for kind, source in sources.items():
+        for verify in (True, False):
+            steps = 0
+            try:
+                for batch in hostmesh.Loader(source, batch_size=16, epochs=2, sharded=True, verify=verify):
+                    steps += 1
+            except DisagreementError as error:
+                print(f"{case} {kind} {verify}: {steps} {error}")
+            else:
+                print(f"{case} {kind} {verify}: {steps} at the end")
+"""
+
+
+def test_shards_that_overlap_are_refused_with_the_processes(launch: Launch, script: Script) -> None:
+    done = launch("--local", "2", script(OVERLAPPING))
+    assert done.returncode == 0, done.stdout + done.stderr
+    for kind in ("stream", "source"):
+        for case in (f"disjoint {kind} True", f"disjoint {kind} False", f"overlap {kind} False"):
+            assert done.stdout.count(f"{case}: 80 at the end") == 2, done.stdout
+        told = [line for line in done.stdout.splitlines() if f"overlap {kind} True: " in line]
+        assert len(told) == 2, done.stdout
+        for line in told:
+            assert int(line.partition("True: ")[2].split()[0]) < 32  # of 40 in an epoch
+            assert "process 0 and process 1 give the same records: " in line and "of each; sharded=True wants" in line
 
 
 GOING_ON = """

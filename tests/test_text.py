@@ -13,6 +13,7 @@ import pytest
 import hostmesh
 from hostmesh.worker.errors import DataError
 from hostmesh.worker.process import progress
+from hostmesh.worker.text.documents import Documents as Documents_
 from hostmesh.worker.text.packing import PackedSource
 from hostmesh.worker.text.plan import first_fit
 
@@ -218,6 +219,55 @@ def test_lists_in_arrow_tables_and_array_records(tmp_path: Path) -> None:
     assert np.array_equal(read_all(hostmesh.pack(records, 16)), wanted)
 
 
+def test_a_concatenation_and_its_views_know_lengths_and_read_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = np.array([5, 6, 7, 8, 0, 9, 0], "<u2"), np.array([1, 0, 2, 3, 0], "<u2")
+    first.tofile(tmp_path / "a.bin"), second.tofile(tmp_path / "b.bin")
+    parts = [f"tokens:{tmp_path}/{name}.bin?dtype=uint16&separator=0" for name in "ab"]
+    joined = hostmesh.concatenate(*parts)
+    assert joined.lengths is not None and joined.lengths(np.array([3, 0]), "tokens") == pytest.approx([3, 5])
+    reads: list[int] = []
+    monkeypatch.setattr(Documents_, "read_whole", lambda self, ids: reads.append(len(ids)))
+    assert read_all(hostmesh.pack(joined, 5)).tolist() == [[5, 6, 7, 8, 0], [9, 0, 1, 0, 0], [2, 3, 0, 0, 0]]
+    assert read_all(hostmesh.pack(joined.skip(1), 4)).tolist() == [[9, 0, 1, 0], [2, 3, 0, 0]]
+    assert read_all(hostmesh.windows(joined, 6)).tolist() == [[5, 6, 7, 8, 0, 9], [0, 1, 0, 2, 3, 0]]
+    assert reads == []
+    again = cloudpickle.loads(cloudpickle.dumps(joined))
+    assert again.lengths(np.array([1])).tolist() == [2]
+    assert hostmesh.concatenate(Documents([3]), Measured([3])).lengths is None
+
+
+def test_documents_of_another_dtype_are_named_though_lengths_are_known(tmp_path: Path) -> None:
+    np.array([5, 0, 6, 0], "<u2").tofile(tmp_path / "a.bin"), np.array([70_000, 0], "<u4").tofile(tmp_path / "b.bin")
+    parts = [f"tokens:{tmp_path}/{name}&separator=0" for name in ("a.bin?dtype=u2", "b.bin?dtype=u4")]
+    packed = hostmesh.pack(hostmesh.concatenate(*parts), 2)
+    for rows in ([2], [0, 2]):
+        with pytest.raises(DataError, match="record 2: tokens has dtype uint32, wanted uint16 like record 0"):
+            packed.read(np.array(rows))
+
+
+def test_lengths_may_be_an_attribute_of_another_kind() -> None:
+    for lengths in ([3, 4], lambda: [3, 4]):
+        documents = Documents([3, 4])
+        documents.lengths = lengths  # type: ignore[attr-defined]
+        assert read_all(hostmesh.pack(documents, 8)).tolist() == [[1, 2, 3, 4, 5, 6, 7, 0]]
+        batch = next(
+            hostmesh.Loader(
+                documents, jax.sharding.Mesh(np.array(jax.devices()[:1]), "data"), 2, lengths=(4, 8), shuffle=False
+            )
+        )
+        assert np.asarray(batch["lengths"]).tolist() == [3, 4]
+
+
+def test_empty_documents_have_the_dtype_of_the_others() -> None:
+    documents = [np.array([]), np.array([1, 2], np.int32), [], np.array([3], np.int32)]
+    packed = hostmesh.pack(documents, 4)
+    assert read_all(packed).tolist() == [[1, 2, 3, 0]] and read_all(packed).dtype == np.int32
+    windows = read_all(hostmesh.windows(documents, 3))
+    assert windows.tolist() == [[1, 2, 3]] and windows.dtype == np.int32
+
+
 # In a loader.
 
 
@@ -294,6 +344,10 @@ def test_a_bad_token_file_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             {},
             "record 1: tokens has dtype int8, wanted int64 like record 0",
         ),
+        ([np.array([]), np.arange(3), np.arange(3, dtype=np.int8)], {}, "dtype int8, wanted int64 like record 1"),
+        ([np.arange(3, dtype=np.uint16)], {"pad": -1}, "pad wants a value of uint16, 0 to 65535; found -1"),
+        ([np.arange(3, dtype=np.uint16)], {"pad": np.int64(70_000)}, "0 to 65535; found "),
+        ([np.arange(3)], {"pad": 0.5}, "pad wants a value of int64, .*; found 0.5"),
         ([], {}, "has no documents"),
         (hostmesh.Stream(lambda shard, shards: iter([]), name="tape"), {}, "in any order; found the stream tape"),
     ],
@@ -311,7 +365,12 @@ def test_options_that_make_no_sense_are_told() -> None:
         hostmesh.windows(Measured([3]), 2, stride=0)
     with pytest.raises(DataError, match="no window of 9 tokens fits; found 7 in all documents"):
         hostmesh.windows(Measured([3, 4]), 8, next=1)
+    assert len(hostmesh.pack(Measured([3]), np.int64(8), window=np.int32(2))) == 1  # type: ignore[arg-type]
+    assert len(hostmesh.windows(Measured([3]), np.int64(2), stride=np.int64(1))) == 2  # type: ignore[arg-type]
     bad = Measured([3, 4])
     bad.lengths = lambda ids: np.array([1.5])  # type: ignore[method-assign]
     with pytest.raises(DataError, match=r"lengths\(\) wants 2 integers of 0 or more, one for each id; found float64"):
+        hostmesh.pack(bad, 8)
+    bad.lengths = lambda ids: {}["size"]  # type: ignore[method-assign]
+    with pytest.raises(DataError, match=r"Measured: lengths\(\) at .*test_text.py:\d+ in <lambda>: KeyError: 'size'"):
         hostmesh.pack(bad, 8)

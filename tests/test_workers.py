@@ -293,6 +293,14 @@ def test_a_wrong_number_of_workers_is_told(options: dict[str, Any], message: str
         hostmesh.Loader(Rows(), batch_size=16, **options)
 
 
+@pytest.mark.parametrize("name", ["map", "collate"])
+def test_a_function_by_its_name_is_refused_when_the_loader_is_made(name: str) -> None:
+    with pytest.raises(
+        DataError, match=rf"{name} wants a function, found 'train:prep'; a name is for the command line"
+    ):
+        hostmesh.Loader(Rows(), batch_size=16, **{name: "train:prep"})
+
+
 def test_processes_of_one_host_share_its_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(96)))
     assert choose_workers(None, 0) == WorkerChoice(threads=32)

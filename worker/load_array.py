@@ -56,6 +56,9 @@ def load_array(
     - `verify`: compare what several processes have read of the same part. With False they do not.
     """
     require_joined(LOAD)
+    if not isinstance(sharding, Sharding):
+        how = "jax.NamedSharding(mesh, PartitionSpec('data'))"
+        raise DataError(f"{LOAD}: wanted a sharding, as in {how}; found {sharding!r}")
     devices: list[Any] = list(sharding.device_set)
     # A process that has no device in the sharding need not call this, so there is no waiting for one.
     is_everywhere = {device.process_index for device in devices} == set(range(jax.process_count()))
@@ -86,7 +89,7 @@ def _read_own(reader: PartReader, strategy: str, parts: ByDevice, shape: Shape) 
 
 
 def _open(read: Any, shape: Sequence[int] | None, dtype: DTypeLike | None) -> tuple[PartReader, Shape]:
-    wanted = None if dtype is None else np.dtype(dtype)
+    wanted = None if dtype is None else _check_dtype(dtype)
     if hasattr(read, "shape") and hasattr(read, "__getitem__"):
         size = tuple(int(length) for length in read.shape)
         if shape is not None and tuple(shape) != size:
@@ -98,6 +101,14 @@ def _open(read: Any, shape: Sequence[int] | None, dtype: DTypeLike | None) -> tu
     if shape is None:
         raise DataError(f"{LOAD}: a function read(index) has no shape; wanted shape=")
     return PartReader(read, wanted), _check_shape(shape)
+
+
+def _check_dtype(dtype: Any) -> np.dtype[Any]:
+    try:
+        found: np.dtype[Any] = np.dtype(dtype)
+    except TypeError:
+        raise DataError(f"{LOAD}: dtype wants a kind of numbers such as float32; found {dtype!r}") from None
+    return found
 
 
 def _check_shape(shape: Sequence[int]) -> Shape:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from hostmesh.worker.errors import DataError
 from hostmesh.worker.loading.rows import Block
+from hostmesh.worker.mixing.orders import count_ids
 from hostmesh.worker.process.coordination import JSON, exchange, require_same, share_failure
 from hostmesh.worker.sources import Source
 from hostmesh.worker.verify.fingerprint import describe_source, fingerprint_records
@@ -38,7 +39,7 @@ class Task:
 
     @classmethod
     def _look(cls, source: Source) -> tuple[Task, dict[str, JSON]]:
-        there: int = getattr(source, "numbers", len(source))  # a mixture's length is that of its epoch
+        there = count_ids(source)
         count = min(LOOKED_AT, there)
         block = source.read(np.arange(count) * there // count)
         image, label = _fields(block, source.name)

@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hostmesh.worker.errors import DataError
-from hostmesh.worker.loading.rows import Block, Ids, Record, leaves, rebuild, stack_records
+from hostmesh.worker.errors import DataError, error_context
+from hostmesh.worker.loading.choices import as_count
+from hostmesh.worker.loading.rows import Block, Ids, Record, leaves, rebuild, require_fit, stack_records
 from hostmesh.worker.mixing.mixture_order import AnyOrder
+from hostmesh.worker.mixing.orders import count_ids
 from hostmesh.worker.ordering.schedule import Schedule
 from hostmesh.worker.text.lengths import AT_ONCE, known_lengths
 
@@ -31,12 +33,16 @@ class Lengths:
     pad: Any = 0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "lengths", tuple(self.lengths))
+        given = self.lengths
+        counts = [as_count(n) for n in given] if np.iterable(given) else [None]
+        if not counts or None in counts or counts != sorted(set(counts)):  # type: ignore[type-var]
+            hint = f": one length is ({given},)" if as_count(given) else ""
+            raise DataError(f"lengths wants ascending integers of 1 or more; found {given!r}{hint}")
+        object.__setattr__(self, "lengths", tuple(counts))
+        pad = {name: _plain(value) for name, value in self.pad.items()} if isinstance(self.pad, Mapping) else self.pad
+        object.__setattr__(self, "pad", _plain(pad))
         if isinstance(self.fields, str):
             object.__setattr__(self, "fields", (self.fields,))
-        are_counts = all(isinstance(n, int) and not isinstance(n, bool) and n > 0 for n in self.lengths)
-        if not self.lengths or not are_counts or list(self.lengths) != sorted(set(self.lengths)):
-            raise DataError(f"lengths wants ascending integers of 1 or more; found {self.lengths}")
 
     def choose(self, longest: int) -> int:
         """The length for a batch whose longest record is so long; `check` has refused what none of them holds."""
@@ -47,6 +53,12 @@ class Lengths:
             where = f"{name}: record {record}" if name else f"record {record}"
             wanted = f"wanted at most {self.lengths[-1]}, the longest of lengths={self.lengths}"
             raise DataError(f"{where} has length {length}, {wanted}")
+
+    def check_pad(self, record: Record) -> None:
+        """Whether the arrays of a record can hold their padding."""
+        for path, leaf in leaves(record):
+            if self.is_varying(path, leaf):
+                require_fit(f"pad of {path or 'a record'}", self._pad_of(path), np.asarray(leaf).dtype)
 
     def describe(self) -> str:
         return f"{self.lengths}, fields {self.fields}, pad {self.pad}"
@@ -79,6 +91,9 @@ class Lengths:
             raise DataError(f"lengths= adds the field {LENGTHS!r}; found a record that has one: rename it")
         return {**block, LENGTHS: np.array(sizes, np.int32)}
 
+    def _pad_of(self, path: str) -> Any:
+        return self.pad.get(path, 0) if isinstance(self.pad, Mapping) else self.pad
+
     def _padded(self, tree: Any, length: int, path: str) -> Any:
         if isinstance(tree, dict):
             return {
@@ -89,10 +104,18 @@ class Lengths:
         if not self.is_varying(path, tree):
             return tree
         array = np.asarray(tree)
-        value = self.pad.get(path, 0) if isinstance(self.pad, Mapping) else self.pad
-        padded = np.full((length, *array.shape[1:]), value, array.dtype)
+        try:
+            padded = np.full((length, *array.shape[1:]), self._pad_of(path), array.dtype)
+        except (OverflowError, TypeError, ValueError):
+            require_fit(f"pad of {path or 'a record'}", self._pad_of(path), array.dtype)
+            raise
         padded[: len(array)] = array
         return padded
+
+
+def _plain(value: Any) -> Any:
+    """NumPy's numbers as Python's: those are wrapped where they do not fit, these are refused."""
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def as_lengths(given: Any) -> Lengths | None:
@@ -125,12 +148,16 @@ def find_known_lengths(
     """
     if lengths is None:
         return None
+    if lengths.pad:
+        with error_context(source.name):
+            lengths.check_pad(source.records(np.zeros(1, np.int64))[0])
     asked = [known_lengths(source, field) for field in lengths.fields or (None,)]
     known = [ask for ask in asked if ask is not None]
     if len(known) < len(asked):
         return None
-    for start in range(0, len(source), AT_ONCE):
-        ids = np.arange(start, min(start + AT_ONCE, len(source)))
+    count = count_ids(source)
+    for start in range(0, count, AT_ONCE):
+        ids = np.arange(start, min(start + AT_ONCE, count))
         found = np.max([ask(ids) for ask in known], axis=0)
         lengths.check(int(found.max()), int(ids[found.argmax()]), source.name)
     return KnownLengths(known, order, schedule)

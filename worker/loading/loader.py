@@ -23,9 +23,10 @@ from hostmesh.worker.loading import tampering
 from hostmesh.worker.loading.batches import Batches, Reader, close_all, read_ahead
 from hostmesh.worker.loading.choices import STRATEGIES, require_batches, require_choice
 from hostmesh.worker.loading.lengths import LENGTHS, Lengths, as_lengths, find_known_lengths
-from hostmesh.worker.loading.padding import PaddingTransforms, make_transforms
-from hostmesh.worker.loading.source_rows import SourceRows, make_order
+from hostmesh.worker.loading.padding import PaddingTransforms, find_one_thread, make_transforms
+from hostmesh.worker.loading.source_rows import SourceRows
 from hostmesh.worker.loading.waiting import Waiting
+from hostmesh.worker.mixing.orders import make_order
 from hostmesh.worker.ordering.schedule import Schedule, check_step
 from hostmesh.worker.process.coordination import require_same, share_failure
 from hostmesh.worker.process.freed_memory import keep_freed_memory
@@ -136,15 +137,17 @@ class Loader:
                 self._rows = SourceRows(self.source, self.schedule, order, transforms)
             self._total = self._rows.total
             self._padding = transforms if isinstance(transforms, PaddingTransforms) else None
-            self._spread = SpreadReading(self.source.name, choice, can_cut=not transforms.must_agree)
+            self._spread = SpreadReading(self.source.name, choice, find_one_thread(self.source, transforms))
             ahead, added = sum(self._tiers) + self._spread.extra, (LENGTHS,) if self._padding else ()
-            self._layout = Layout(shardings, batch_size, loading, tail == "pad", ahead, added, self._spread.allocate)
+            self._layout = Layout(
+                shardings, self.batch_size, loading, tail == "pad", ahead, added, self._spread.allocate
+            )
             self.data_spec = self._rows.describe()
             content = self._rows.find_content(self.data_spec) if verify else None
             self._data = KnownData(self.source.name, content)
             self._comparison = Comparison(self.source.name, content, self._data.sections)
         cut = [describe_sharding(sharding) for sharding in all_shardings]
-        options = {"sharding": cut, "loading": loading, "epochs": epochs, "steps": steps}
+        options = {"sharding": cut, "loading": loading, "epochs": self.schedule.epochs, "steps": self.schedule.steps}
         if self._padding is not None:
             options |= self._padding.describe()
         require_same("make a loader", {**self.data_spec, **options, **self._comparison.at_once})

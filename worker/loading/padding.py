@@ -10,12 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hostmesh.worker.errors import as_data_error
+from hostmesh.worker.loading.choices import require_function
 from hostmesh.worker.loading.lengths import KnownLengths, Lengths
 from hostmesh.worker.loading.prefetch import ReadAhead
 from hostmesh.worker.loading.reader import StepRows
 from hostmesh.worker.loading.rows import Block, Ids, Record
 from hostmesh.worker.reading.transforms import Collate, Map, Transforms
+from hostmesh.worker.sources.base import Source
 from hostmesh.worker.streams.has_next import GlobalHasNext
+from hostmesh.worker.streams.stream import Stream
 
 B = TypeVar("B", bound="Batch")
 
@@ -76,11 +79,21 @@ class PaddingTransforms(Transforms):
 def make_transforms(
     map: Map | None, collate: Collate | None, seed: int, lengths: Lengths | None, known: KnownLengths | None
 ) -> Transforms:
+    require_function("map", map)
+    require_function("collate", collate)
     if lengths is None:
         return Transforms(map, collate, seed)
     if collate is not None:
         raise ValueError("lengths= pads records by itself: wanted it or collate=, found both")
     return PaddingTransforms(map, seed, lengths, known)
+
+
+def find_one_thread(source: Source | Stream, transforms: Transforms) -> str:
+    """Why one thread reads, where several cannot."""
+    if isinstance(source, Stream):
+        return "the records of a stream only come in order"
+    how = "lengths= of what does not know how long its records are wants whole batches (a method lengths(ids) says it)"
+    return how if transforms.must_agree else ""
 
 
 def _not_called(records: list[Record]) -> Block:

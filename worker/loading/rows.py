@@ -74,6 +74,19 @@ def check_ids(ids: Ids, length: int, name: str) -> None:
         raise DataError(f"{name} has {length} records: {wanted}, found {worst}")
 
 
+def require_fit(name: str, value: Any, dtype: np.dtype[Any]) -> None:
+    """Refuse a value that a dtype cannot hold: NumPy wraps or cuts some, and fails at others once they are used."""
+    given = np.asarray(value)
+    try:
+        with np.errstate(invalid="ignore"):
+            fits = dtype.kind not in "iub" or np.array_equal(given.astype(dtype), given)
+    except (OverflowError, TypeError, ValueError):
+        fits = False
+    if not fits:
+        low, high = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+        raise DataError(f"{name} wants a value of {dtype.name}, {low} to {high}; found {value!r}")
+
+
 def stack_records(records: Sequence[Record], ids: Sequence[int] | Ids) -> Block:
     """One freshly made block of these records; the ids are what messages call them."""
     if not len(records):

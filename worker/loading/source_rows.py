@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from hostmesh.worker.assembly.layout import RowSet
 from hostmesh.worker.loading.reader import SourceReader
 from hostmesh.worker.mixing.mixture_order import AnyOrder, MixtureOrder
-from hostmesh.worker.ordering.order import Order
 from hostmesh.worker.ordering.schedule import Schedule
 from hostmesh.worker.reading.row_reader import RowReader
 from hostmesh.worker.reading.transforms import Transforms
@@ -20,12 +19,6 @@ from hostmesh.worker.sources import Source
 from hostmesh.worker.streams.state import LoaderState
 from hostmesh.worker.verify.content import Content
 from hostmesh.worker.verify.fingerprint import describe_source
-
-
-def make_order(source: Source, seed: int, shuffle: bool) -> AnyOrder:
-    """The source's own order, where it has one, as a mixture does."""
-    own: Callable[[int, bool], AnyOrder] | None = getattr(source, "make_order", None)
-    return Order(len(source), seed, shuffle) if own is None else own(seed, shuffle)
 
 
 class SourceRows:

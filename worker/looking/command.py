@@ -31,7 +31,11 @@ SPEC is what hostmesh.open_source takes (docs/loading.md has all of them):
   npz:PATH, npy:PATH, npy:FOLDER    arrays of NumPy
   arrayrecord:PATH?fields=image:uint8:28x28,label:int32
   tfds:mnist/train                  prepared as ArrayRecord
+  tokens:PATH?dtype=uint16&length=1024    windows of a file of tokens; or its
+                                    documents, by &separator=N or &offsets=PATH
+  images:FOLDER                     pictures, with their subfolders as labels
   hf:PATH_OR_NAME?split=train       Hugging Face
+  mix:SPEC=WEIGHT,SPEC=WEIGHT       several of these as one
   module:function?key=value         what a function of yours returns; modules of
                                     the current folder are found"""
 

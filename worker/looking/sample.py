@@ -13,6 +13,7 @@ import numpy as np
 from hostmesh.worker.errors import as_data_error
 from hostmesh.worker.loading.rows import Record, count_rows, split_block, stack_records
 from hostmesh.worker.looking.values import count_bytes, fields_of
+from hostmesh.worker.mixing.orders import make_order
 from hostmesh.worker.sources import Source
 from hostmesh.worker.streams.stream import Stream
 
@@ -44,17 +45,27 @@ class Sample:
 
 def sample_source(source: Source, rows: int, map: Callable[..., Any] | None) -> Sample:
     """The first rows, and others in an order that is spread over the source wherever it has to stop."""
-    length = len(source)
     read = _mapped(source, map) if map else lambda id_: source.records(np.array([id_]))[0]
-    sample, first = Sample(), range(min(rows, length))
+    sample = Sample()
+    first, spread = _choose_in_order(source, rows) if hasattr(source, "make_order") else _choose(len(source), rows)
     _read_all(sample, sample.rows, iter(first), read, source.name, limited=False)
-    spread = np.unique(np.linspace(0, length - 1, min(SPREAD, length)).astype(np.int64))
-    for id_ in spread[spread < len(first)].tolist():
-        if id_ in sample.rows:
-            sample.spread[id_] = sample.rows[id_]
-    others = np.random.default_rng(0).permutation(spread[spread >= len(first)])
-    _read_all(sample, sample.spread, iter(others.tolist()), read, source.name, limited=True)
+    sample.spread.update((id_, sample.rows[id_]) for id_ in first if id_ in sample.rows and id_ in spread)
+    others = [id_ for id_ in spread if id_ not in first]
+    _read_all(sample, sample.spread, iter(others), read, source.name, limited=True)
     return sample
+
+
+def _choose(length: int, rows: int) -> tuple[list[int], dict[int, None]]:
+    """The first ids, and some of all."""
+    spread = np.linspace(0, length - 1, min(SPREAD, length)).astype(np.int64)
+    return list(range(min(rows, length))), dict.fromkeys(np.random.default_rng(0).permutation(spread).tolist())
+
+
+def _choose_in_order(source: Source, rows: int) -> tuple[list[int], dict[int, None]]:
+    """Those that a loader of a mixture gets first: so parts are seen by their weights, and where a part is small its
+    records come several times."""
+    ids = make_order(source, 0, True).ids(0, min(len(source), rows + SPREAD)).tolist()
+    return list(dict.fromkeys(ids[:rows])), dict.fromkeys(ids)
 
 
 def sample_stream(stream: Stream, rows: int, map: Callable[..., Any] | None) -> Sample:

@@ -13,7 +13,8 @@ from typing import Any
 from hostmesh.worker.errors import as_data_error
 from hostmesh.worker.loading.rows import Ids
 from hostmesh.worker.looking.sample import pass_records
-from hostmesh.worker.ordering.order import Order
+from hostmesh.worker.mixing.mixture_order import AnyOrder
+from hostmesh.worker.mixing.orders import make_order
 from hostmesh.worker.sources import Source
 from hostmesh.worker.streams.stream import Stream
 
@@ -38,7 +39,7 @@ def default_workers() -> int:
 def measure_source(source: Source, map: Callable[..., Any] | None, workers: int, seconds: float, pace: float) -> Speed:
     """`pace` is how long a record takes: slow ones are read in smaller blocks, so that no turn takes much longer."""
     size = min(len(source), max(1, min(BLOCK, int(seconds / 4 / max(pace, 1e-9)))))
-    order = Order(len(source), seed=0)
+    order = make_order(source, 0, True)
     try:
         read, how = _find_way(source, map, order.ids(0, size))
         rates = {number: _measure(read, order, size, number, seconds) for number in dict.fromkeys((1, workers))}
@@ -77,7 +78,7 @@ def _find_way(source: Source, map: Callable[..., Any] | None, ids: Ids) -> tuple
     return source.read, "read"
 
 
-def _measure(read: ReadBlock, order: Order, size: int, workers: int, seconds: float) -> float:
+def _measure(read: ReadBlock, order: AnyOrder, size: int, workers: int, seconds: float) -> float:
     """All threads take blocks from one order until the time is over."""
     blocks: Iterator[int] = count(0, size)  # next() of it is safe in threads
     began = time.perf_counter()

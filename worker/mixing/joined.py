@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from hostmesh.worker.errors import DataError, as_data_error
 from hostmesh.worker.loading.rows import Block, Ids, Record, check_ids, leaves, map_leaves, take_rows
+from hostmesh.worker.mixing.varying import LengthsOfParts, pieces_of_parts
 from hostmesh.worker.mixing.views import identity_of
 from hostmesh.worker.process.words import list_some
 from hostmesh.worker.sources import as_source
@@ -45,7 +46,7 @@ class Parts:
         check_ids(ids, self.count, self._whole)
         if not len(ids):
             return take_rows(self.sources[0].read(np.zeros(1, np.int64)), ids)
-        wanted, split = self._row_kinds, list(self._split(ids))
+        wanted, split = self._row_kinds, list(self.split(ids))
         blocks = [self._read_part(part, own) for part, _, own in split]
         if len(blocks) == 1:
             return blocks[0]
@@ -61,7 +62,7 @@ class Parts:
     def records(self, ids: Ids) -> list[Record]:
         check_ids(ids, self.count, self._whole)
         found: list[Record] = [None] * len(ids)
-        for part, rows, own in self._split(ids):
+        for part, rows, own in self.split(ids):
             records = self._name_failure(part, own, self.sources[part].records)
             for row, record in zip(rows.tolist(), records, strict=True):
                 found[row] = record
@@ -89,10 +90,18 @@ class Parts:
                     stored.append(replace(one, name=f"{one.name} of {name}"))
         return Content(tuple(stored)) if stored else None
 
+    @cached_property
+    def lengths_of_records(self) -> LengthsOfParts | None:
+        return LengthsOfParts.of(self.sources, self.split)
+
+    def pieces(self, field: str, ids: Ids, starts: Ids, stops: Ids) -> list[NDArray[Any]] | None:
+        """Of each record the tokens from a start to a stop, where all parts can read so."""
+        return pieces_of_parts(self.sources, self.names, self.split, field, ids, starts, stops)
+
     def _find(self, ids: Ids) -> NDArray[np.int64]:
         return self.starts.searchsorted(ids, "right") - 1
 
-    def _split(self, ids: Ids) -> Iterator[tuple[int, NDArray[np.int64], Ids]]:
+    def split(self, ids: Ids) -> Iterator[tuple[int, NDArray[np.int64], Ids]]:
         """Each part that is needed, the rows that come from it, and their ids in its own numbering."""
         parts = self._find(ids)
         for part in np.bincount(parts).nonzero()[0].tolist():
@@ -154,6 +163,14 @@ class Joined:
     @property
     def content(self) -> Content | None:
         return self.parts.content
+
+    @property
+    def lengths(self) -> LengthsOfParts | None:
+        """How long records are, where all parts know it."""
+        return self.parts.lengths_of_records
+
+    def pieces(self, field: str, ids: Ids, starts: Ids, stops: Ids) -> list[NDArray[Any]] | None:
+        return self.parts.pieces(field, ids, starts, stops)
 
     def _named(self) -> list[tuple[str, Source]]:
         return list(zip(self.parts.names, self.parts.sources, strict=True))

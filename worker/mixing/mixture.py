@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from fractions import Fraction
-from typing import Any
+from typing import Any, NoReturn
 
 from hostmesh.worker.errors import DataError
+from hostmesh.worker.loading.choices import as_count
+from hostmesh.worker.loading.rows import Block, Record
 from hostmesh.worker.mixing.interleaving import interleave
 from hostmesh.worker.mixing.joined import Joined, Parts, open_part
 from hostmesh.worker.mixing.mixture_order import MixtureOrder
+from hostmesh.worker.mixing.views import Mapped
 from hostmesh.worker.mixing.weights import count_by_weight, read_weights
 from hostmesh.worker.process.words import list_some
 from hostmesh.worker.sources.base import Source
@@ -51,6 +54,26 @@ class Mixture(Joined):
     def make_order(self, seed: int, shuffle: bool) -> MixtureOrder:
         return MixtureOrder(self.parts.lengths, self.counts, seed, shuffle)
 
+    def map(self, function: Callable[[Block], Block]) -> Mixture:
+        """The same mixture of parts whose rows are changed: `function(block)` gets rows of one part."""
+        return Mixture({name: Mapped(source, function) for name, source in self._named()}, self.counts, self.stop)
+
+    def take(self, count: int) -> NoReturn:
+        self._refuse("take")
+
+    def skip(self, count: int) -> NoReturn:
+        self._refuse("skip")
+
+    def filter(self, predicate: Callable[[Record], bool]) -> NoReturn:
+        self._refuse("filter")
+
+    def _refuse(self, what: str) -> NoReturn:
+        others = "; an epoch of so many records is stop=" if what == "take" else ""
+        raise DataError(
+            f"{what} wants records by number; found {self.name}, which has an order of its own: {what} of each part,"
+            f" and mix what is left{others}"
+        )
+
     def describe_data(self) -> dict[str, Any]:
         """What tells this mixture from others, part by part."""
         described = {name: describe_source(source) for name, source in self._named()}
@@ -78,17 +101,18 @@ def mix(
       part has been; or a number of records. The next epoch goes on with every part where the one before ended.
     """
     shares = read_weights(weights)
-    _check_stop(stop)
+    stop = _check_stop(stop)
     given: Mapping[str, Any] = {name: name for name in weights} if sources is None else sources
     _check_names(weights, given)
     counts = count_by_weight(shares)
     return Mixture({name: open_part(MIXTURE, name, given[name]) for name in shares}, counts, stop)
 
 
-def _check_stop(stop: object) -> None:
-    is_count = isinstance(stop, int) and not isinstance(stop, bool) and stop > 0
-    if not is_count and stop not in (FIRST, ALL):
+def _check_stop(stop: Any) -> str | int:
+    found = stop if isinstance(stop, str) and stop in (FIRST, ALL) else as_count(stop)
+    if found is None:
         raise DataError(f"stop wants 'first', 'all' or a number of records above 0; found {stop!r}")
+    return found
 
 
 def _check_names(weights: Mapping[str, Any], sources: Any) -> None:

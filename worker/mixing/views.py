@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import inspect
 import zlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hostmesh.worker.errors import DataError, error_context
 from hostmesh.worker.loading.rows import Block, Ids, Record, check_ids, count_rows, map_leaves, stack_records, take_rows
 from hostmesh.worker.mixing.filtering import find_kept
 from hostmesh.worker.sources.base import BaseSource, Source
+from hostmesh.worker.text.lengths import by_field
 from hostmesh.worker.verify.content import Content
 
 
@@ -42,10 +43,16 @@ class Selection(BaseSource):
     @property
     def lengths(self) -> Callable[..., Any] | None:
         """How long records are, where the source knows it."""
-        ask = getattr(self.source, "lengths", None)
-        if ask is None:
-            return None
-        return lambda ids, *field: ask(self._translate(ids), *field[: len(inspect.signature(ask).parameters) - 1])
+        ask = by_field(getattr(self.source, "lengths", None))
+        return None if ask is None else lambda ids, field=None: ask(self._translate(ids), field)
+
+    def pieces(
+        self, field: str, ids: Ids, starts: NDArray[np.int64], stops: NDArray[np.int64]
+    ) -> list[NDArray[Any]] | None:
+        """Of each record the tokens from a start to a stop; None where the source reads whole records only."""
+        ask = getattr(self.source, "pieces", None)
+        found: list[NDArray[Any]] | None = ask(field, self._translate(ids), starts, stops) if callable(ask) else None
+        return found
 
     def read(self, ids: Ids) -> Block:
         return self.source.read(self._translate(ids))
@@ -59,7 +66,10 @@ class Selection(BaseSource):
 
 
 class Mapped(BaseSource):
-    """Rows are changed by a function of blocks, before they are mixed with those of other sources."""
+    """Rows are changed by a function of blocks, before they are mixed with those of other sources.
+
+    It has neither `lengths` nor `pieces`: the function may make records longer or shorter.
+    """
 
     def __init__(self, source: Source, function: Callable[[Block], Block]) -> None:
         if not callable(function):

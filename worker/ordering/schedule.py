@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import index
 
 from hostmesh.worker.errors import DataError
-from hostmesh.worker.loading.choices import TAILS, require_choice
+from hostmesh.worker.loading.choices import TAILS, require_choice, require_count
 
 
 @dataclass(frozen=True)
@@ -25,9 +26,9 @@ class Schedule:
     def __post_init__(self) -> None:
         require_choice("tail", self.tail, TAILS)
         for name in ("batch_size", "epochs", "steps"):
-            value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-                raise ValueError(f"{name} wants an integer of 1 or more, found {value!r}")
+            if (value := getattr(self, name)) is not None:
+                object.__setattr__(self, name, require_count(name, value))
+        object.__setattr__(self, "length", index(self.length))
         if self.length < 1:
             raise ValueError("the source has no records")
         if self.tail != "pad" and self.length < self.batch_size:

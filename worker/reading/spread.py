@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hostmesh.worker.assembly.buffers import allocate_private
 from hostmesh.worker.assembly.layout import Layout
+from hostmesh.worker.errors import DataError
 from hostmesh.worker.loading.reader import SourceReader
 from hostmesh.worker.reading.choice import WorkerChoice
 from hostmesh.worker.reading.data_processes.pool import DataProcesses, ProcessReader
@@ -16,9 +17,11 @@ from hostmesh.worker.reading.trial import Trial, TriedReader
 class SpreadReading:
     """Of one loader; its readers come and go."""
 
-    def __init__(self, name: str, choice: WorkerChoice, can_cut: bool) -> None:
-        """`can_cut` is whether pieces of a step can be completed apart from each other."""
-        choice = choice if can_cut else WorkerChoice()
+    def __init__(self, name: str, choice: WorkerChoice, one_thread: str) -> None:
+        """`one_thread` is why several cannot complete pieces of a step apart from each other, if that is so."""
+        if one_thread:
+            _refuse_more(name, choice, one_thread)
+            choice = WorkerChoice()
         self._choice = choice
         self._trial = Trial(name, choice.is_asked)
         self._memory = SharedMemory() if choice.processes else None
@@ -42,3 +45,10 @@ class SpreadReading:
             threads = FillingThreads([fill] * self._choice.threads)
             return TriedReader(self._trial, serial, ParallelReader(serial, layout, threads, begun, total), layout)
         return serial
+
+
+def _refuse_more(name: str, choice: WorkerChoice, one_thread: str) -> None:
+    """A number that was asked for is not left out silently."""
+    found = f"processes={choice.processes}" if choice.processes else f"workers={choice.threads}"
+    if choice.processes or (choice.is_asked and choice.threads > 1):
+        raise DataError(f"{name} is read by one thread, because {one_thread}; found {found}: leave it out")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from functools import partial
 from typing import Any
 
 from hostmesh.worker.errors import DataError
@@ -80,6 +81,8 @@ def as_source(data: Any) -> Source | Stream:
     """Spec strings, arrays, any object with `__len__` and rows, and the libraries' own datasets."""
     if isinstance(data, str):
         return _open_spec(data)
+    if isinstance(data, type) and _has_rows(data):
+        raise DataError(f"found the class {data.__name__}; wanted an object of it, as in {data.__name__}(…)")
     if isinstance(data, (Source, Stream)):
         return data
     kind = recognise(data)
@@ -90,7 +93,7 @@ def as_source(data: Any) -> Source | Stream:
         found = _system(kind.system).source(data)
     elif isinstance(data, (dict, tuple)) or hasattr(data, "__array__"):
         found = _system("arrays").array_source(data)
-    elif hasattr(data, "__len__") and (hasattr(data, "read") or hasattr(data, "__getitem__")):
+    elif _has_rows(data):
         found = _system("objects").object_source(data)
     elif callable(data) or _can_be_iterated(data):
         return as_stream(data)
@@ -126,6 +129,10 @@ def as_stream(data: Any, shards: int = 1, batched: bool | None = None) -> Stream
     return found
 
 
+def _has_rows(data: Any) -> bool:
+    return hasattr(data, "__len__") and (hasattr(data, "read") or hasattr(data, "__getitem__"))
+
+
 def _can_be_iterated(data: Any) -> bool:
     """Not a set, whose order may differ from process to process, nor a class, which is to be called."""
     return hasattr(data, "__iter__") and not isinstance(data, (set, frozenset, type))
@@ -136,8 +143,14 @@ def _system(name: str) -> Any:
 
 
 def _call_function(spec: Spec) -> Any:
-    """What `module:function?key=value` gives; the values arrive as strings."""
+    """What `module:function?key=value` gives; the values arrive as strings. What gives an iterator is called for each
+    pass of a stream."""
     if not is_module(spec.scheme):
         raise DataError(f"{spec.text}: {unknown('scheme', spec.scheme, SCHEMES)}, or module:function")
     function = find_function(f"{spec.scheme}:{spec.rest}", spec.text)
-    return call_function(function, spec.options, spec.text)
+    found = call_function(function, spec.options, spec.text)
+    if not hasattr(found, "__next__"):
+        return found
+    begin = partial(function, **spec.options)
+    begin.__name__ = spec.text  # type: ignore[attr-defined]  # what messages and a saved place call the stream
+    return begin

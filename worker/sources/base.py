@@ -19,7 +19,7 @@ class Source(Protocol):
 
     A source may also have `content`: the arrays or files behind it, where processes can compare all of their bytes; and
     `lengths(ids)`, or `lengths(ids, field)`: how long the arrays of these records are that vary in length; and
-    `make_order(seed, shuffle)`: an order of its own, as a mixture has.
+    `make_order(seed, shuffle)`: an order of its own, as a mixture has; then `numbers` says how many ids there are.
     """
 
     @property

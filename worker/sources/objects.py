@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,10 +15,16 @@ from hostmesh.worker.sources.base import BlockSource, RecordSource
 def object_source(data: Any, name: str | None = None) -> BlockSource | RecordSource:
     """The fastest of the three ways that the object has."""
     name = name or type(data).__name__
-    lengths = getattr(data, "lengths", None)
+    lengths = find_lengths(data)
     if hasattr(data, "read"):
         return BlockSource(name, len(data), lambda ids: _read(data, ids, name), lengths=lengths)
     return RecordSource(name, len(data), lambda ids: get_records(data, ids, name), lengths=lengths)
+
+
+def find_lengths(data: Any) -> Callable[..., Any] | None:
+    """Its method of that name, which says how long records are; anything else of that name is the object's own."""
+    found = getattr(data, "lengths", None)
+    return found if callable(found) else None
 
 
 def get_records(data: Any, ids: Ids, name: str) -> Sequence[Record]:

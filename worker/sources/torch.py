@@ -15,10 +15,11 @@ from hostmesh.worker.errors import DataError
 from hostmesh.worker.loading.rows import map_leaves, rebuild
 from hostmesh.worker.sources.arrays import array_source
 from hostmesh.worker.sources.base import BlockSource, RecordSource
-from hostmesh.worker.sources.objects import get_records
+from hostmesh.worker.sources.objects import find_lengths, get_records
 from hostmesh.worker.streams.batches import RECORDS, UNKNOWN, Items, batches_of, decide
 from hostmesh.worker.streams.passes import Pass
 from hostmesh.worker.streams.stream import Stream, StreamPart
+from hostmesh.worker.text.lengths import by_field
 
 USE_THE_DATASET = "or better, pass the dataset itself and let the loader shuffle"
 
@@ -31,7 +32,8 @@ def source(data: Any) -> BlockSource | RecordSource:
         return array_source(map_leaves(to_numpy, data.tensors), name)
     if type(data) is Subset:
         return _subset_source(data, name)
-    return RecordSource(name, len(data), lambda ids: map_leaves(to_numpy, list(get_records(data, ids, name))))
+    fetch = lambda ids: map_leaves(to_numpy, list(get_records(data, ids, name)))  # noqa: E731
+    return RecordSource(name, len(data), fetch, lengths=find_lengths(data))
 
 
 def stream(data: Any, shards: int = 1, batched: bool | None = None) -> Stream:
@@ -106,7 +108,9 @@ def _subset_source(data: Any, name: str) -> BlockSource | RecordSource:
     content = whole.content and whole.content.with_array("indices", indices)
     if isinstance(whole, BlockSource):
         return BlockSource(name, len(data), lambda ids: whole.read(indices[ids]), content)
-    return RecordSource(name, len(data), lambda ids: whole.records(indices[ids]), content)
+    ask = by_field(whole.lengths)
+    lengths = None if ask is None else lambda ids, field=None: ask(indices[ids], field)
+    return RecordSource(name, len(data), lambda ids: whole.records(indices[ids]), content, lengths)
 
 
 def _items(data: Any) -> Items:

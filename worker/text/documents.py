@@ -18,15 +18,19 @@ from hostmesh.worker.streams.stream import Stream
 
 @dataclass(frozen=True)
 class Documents:
+    """All have the dtype of document `first`, the first that is not empty: an empty list has the dtype of no number."""
+
     source: Source
     field: str
     dtype: np.dtype[Any]
+    first: int
 
     def read(self, ids: Ids, starts: NDArray[np.int64], stops: NDArray[np.int64]) -> list[NDArray[Any]]:
         """Of each document the tokens from a start to a stop."""
         if hasattr(self.source, "pieces"):
             found: list[NDArray[Any]] | None = self.source.pieces(self.field, ids, starts, stops)
-            if found is not None:
+            # They all have one dtype. Where it is another one, reading the documents names the first of them.
+            if found is not None and (not found or found[0].dtype == self.dtype):
                 return found
         distinct, nth = np.unique(ids, return_inverse=True)
         tokens = self.read_whole(distinct)
@@ -38,10 +42,13 @@ class Documents:
         tokens = [
             take_tokens(record, self.field, id_, self.source.name) for record, id_ in zip(records, ids, strict=True)
         ]
-        for id_, part in zip(ids, tokens, strict=True):
-            if len(part) and part.dtype != self.dtype:
-                wanted = f"wanted {self.dtype} like record 0"
+        for number, (id_, part) in enumerate(zip(ids, tokens, strict=True)):
+            if part.dtype == self.dtype:
+                continue
+            if len(part):
+                wanted = f"wanted {self.dtype} like record {self.first}"
                 raise DataError(f"{self.source.name}: record {id_}: {self.field} has dtype {part.dtype}, {wanted}")
+            tokens[number] = part.astype(self.dtype)
         return tokens
 
 
@@ -49,11 +56,24 @@ def open_documents(data: Any, field: str, wanted_by: str) -> Documents:
     source = as_source(data)
     if isinstance(source, Stream):
         raise DataError(f"{wanted_by} wants records that can be read in any order; found the stream {source.name}")
+    if hasattr(source, "make_order"):
+        raise DataError(
+            f"{wanted_by} wants documents by number; found the mixture {source.name}, whose weights are in an order of"
+            f" its own: {wanted_by} each part, and mix what comes out"
+        )
     if not len(source):
         raise DataError(f"{source.name} has no documents")
-    with error_context(f"record 0 of {source.name}"):
-        first = source.records(np.zeros(1, np.int64))[0]
-    return Documents(source, field, take_tokens(first, field, 0, source.name).dtype)
+    for id_ in range(len(source)):
+        tokens = _read_one(source, field, id_)
+        if len(tokens):
+            break
+    return Documents(source, field, tokens.dtype, id_)
+
+
+def _read_one(source: Source, field: str, id_: int) -> NDArray[Any]:
+    with error_context(f"record {id_} of {source.name}"):
+        (record,) = source.records(np.array([id_]))
+    return take_tokens(record, field, id_, source.name)
 
 
 def take_tokens(record: Any, field: str, id_: int, name: str) -> NDArray[Any]:

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from hostmesh.worker.errors import DataError
+from hostmesh.worker.errors import DataError, error_context
 from hostmesh.worker.loading.rows import Ids
 from hostmesh.worker.process.coordination import exchange, share_failure
 from hostmesh.worker.process.progress import Progress
@@ -40,13 +40,37 @@ def find_lengths(documents: Documents) -> Lengths:
 
 def known_lengths(source: Any, field: str | None) -> Callable[[Ids], Lengths] | None:
     """The source's own `lengths(ids)` or `lengths(ids, field)`; None where it has none or does not know them."""
-    ask = getattr(source, "lengths", None)
+    ask = by_field(getattr(source, "lengths", None))
     if ask is None:
         return None
-    takes_field = len(inspect.signature(ask).parameters) > 1
-    if takes_field and ask(np.zeros(1, np.int64), field) is None:
+
+    def find(ids: Ids) -> Any:
+        with error_context(f"{source.name}: lengths()"):
+            return ask(ids, field)
+
+    if find(np.zeros(1, np.int64)) is None:
         return None
-    return lambda ids: check_lengths(ask(ids, field) if takes_field else ask(ids), ids, source.name)
+    return lambda ids: check_lengths(find(ids), ids, source.name)
+
+
+def by_field(ask: Any) -> Callable[[Ids, str | None], Any] | None:
+    """What a source has under the name `lengths`, as a function of ids and field. None where it is no function of ids:
+    a user's object may have anything of that name."""
+    if not callable(ask):
+        return None
+    arguments = count_arguments(ask)
+    if not arguments:
+        return None
+    return ask if arguments > 1 else lambda ids, field: ask(ids)
+
+
+def count_arguments(function: Callable[..., Any]) -> int:
+    """Those that it takes by position."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return 1  # a built-in function without a signature
+    return sum(parameter.kind not in (parameter.KEYWORD_ONLY, parameter.VAR_KEYWORD) for parameter in parameters)
 
 
 def check_lengths(found: Any, ids: Ids, name: str) -> Lengths:

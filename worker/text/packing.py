@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from hostmesh.worker.errors import DataError
-from hostmesh.worker.loading.choices import require_choice
-from hostmesh.worker.loading.rows import Block, Ids, Record, check_ids, split_block
+from hostmesh.worker.loading.choices import require_choice, require_count
+from hostmesh.worker.loading.rows import Block, Ids, Record, check_ids, require_fit, split_block
 from hostmesh.worker.ordering.order import Order
 from hostmesh.worker.sources.base import BaseSource
 from hostmesh.worker.text.documents import Documents, open_documents
@@ -92,11 +92,10 @@ def pack(
 
     All processes call this together: where the source does not know how long its documents are, each reads a part.
     """
-    for name, value in (("length", length), ("window", window)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ValueError(f"{name} wants an integer of 1 or more, found {value!r}")
+    length, window = require_count("length", length), require_count("window", window)
     require_choice("too_long", too_long, TOO_LONG)
     documents = open_documents(source, field, "pack")
+    require_fit("pad", pad, documents.dtype)
     name = documents.source.name
     lengths = find_lengths(documents)
     order = np.arange(len(lengths)) if seed is None else Order(len(lengths), seed).ids(0, len(lengths))

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hostmesh.worker.errors import DataError
+from hostmesh.worker.loading.choices import require_count
 from hostmesh.worker.loading.rows import Block, Ids
 from hostmesh.worker.sources.base import BlockSource
 from hostmesh.worker.text.documents import Documents, open_documents
@@ -56,10 +57,8 @@ def windows(
 
     All processes call this together: where the source does not know how long its documents are, each reads a part.
     """
-    stride = length if stride is None else stride
-    for name, value, least in (("length", length, 1), ("stride", stride, 1), ("next", next, 0)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise ValueError(f"{name} wants an integer of {least} or more, found {value!r}")
+    length, next = require_count("length", length), require_count("next", next, 0)
+    stride = length if stride is None else require_count("stride", stride)
     documents = open_documents(source, field, "windows")
     found = DocumentWindows(documents, np.cumsum(find_lengths(documents)), length, stride, next)
     name = documents.source.name

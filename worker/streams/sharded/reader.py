@@ -1,12 +1,13 @@
-"""The rows that a process gives of one step after another, with a fingerprint of those to come."""
+"""The rows that a process gives of one step after another, with a fingerprint of those to come and of each record."""
 
 from __future__ import annotations
 
 from collections import deque
 from typing import Any
 
-from hostmesh.worker.loading.rows import leaves, take_rows
-from hostmesh.worker.streams.reader import StreamReader
+from hostmesh.worker.loading.rows import leaves, split_block, take_rows
+from hostmesh.worker.streams.reader import ShardRows, StreamReader
+from hostmesh.worker.streams.sharded.overlap import hash_records
 from hostmesh.worker.verify.fingerprint import fingerprint_records
 
 MOST_BYTES = 4 << 20  # of a step's records that are part of a fingerprint: a few milliseconds
@@ -14,13 +15,24 @@ MOST_BYTES = 4 << 20  # of a step's records that are part of a fingerprint: a fe
 
 class ShardedReader(StreamReader):
     """`upcoming` has, for each step that was read, the fingerprint of the one after it, or None where that cannot be
-    read. One thread appends, another takes."""
+    read. One thread appends, another takes. `hashes` has for each step that was read those of its records, of the first
+    ones only."""
 
-    def __init__(self, *args: Any, compares: bool) -> None:
-        """`compares` is whether anybody asks for the fingerprints."""
+    def __init__(self, *args: Any, compares: bool, hashed: int) -> None:
+        """`compares` is whether anybody asks for the fingerprints; so many records are to be hashed."""
         super().__init__(*args)
-        self._compares = compares
+        self._compares, self._to_hash = compares, hashed
         self.upcoming: deque[str | None] = deque()
+        self.hashes: list[list[int]] = []
+
+    def _take(self) -> ShardRows:
+        taken = super()._take()
+        if self._to_hash:
+            (rows, count), *_ = taken.values()
+            first = min(count, self._to_hash)
+            self._to_hash -= first
+            self.hashes.append(hash_records(split_block(rows, first) if self._in_blocks else rows[:first]))
+        return taken
 
     def _peek_for_later(self) -> bool:
         has_next = super()._peek_for_later()

@@ -15,6 +15,7 @@ from hostmesh.worker.process.coordination import name_processes
 from hostmesh.worker.reading.transforms import Transforms
 from hostmesh.worker.streams.row_shards import RowShards
 from hostmesh.worker.streams.sharded.groups import find_groups
+from hostmesh.worker.streams.sharded.overlap import OverlapCheck
 from hostmesh.worker.streams.sharded.reader import ShardedReader
 from hostmesh.worker.streams.sharded.replicas import ReplicaCheck, require_same_in_groups
 from hostmesh.worker.streams.state import SHARDED, LoaderState, split_state
@@ -44,6 +45,8 @@ class ShardedRows(StreamRows):
         has_replicas = any(len(group.processes) > 1 for group in self._groups)
         self._replicas = ReplicaCheck(self._groups, shardings[0], stream.name) if has_replicas else None
         self.compares_replicas = has_replicas
+        differ = verify and len(self._groups) > 1
+        self._overlap = OverlapCheck(self._groups, stream.name) if differ else None
 
     def describe(self) -> dict[str, Any]:
         """The number of shards is part of it: the rows of a shard come from a stream that no other process has."""
@@ -58,9 +61,11 @@ class ShardedRows(StreamRows):
 
     def note_taken(self, has_next: bool) -> None:
         super().note_taken(has_next)
+        assert isinstance(self._reader, ShardedReader)
         if self._replicas is not None:
-            assert isinstance(self._reader, ShardedReader)
             self._replicas.send(self._reader.upcoming.popleft())
+        if self._overlap is not None:
+            self._overlap.note_taken(self._reader.hashes)
 
     def state(self, step: int) -> LoaderState:
         found = super().state(step)
@@ -77,7 +82,11 @@ class ShardedRows(StreamRows):
     def _make_reader(self, row_sets: Sequence[RowSet], ahead: int) -> ShardedReader:
         schedule = self.schedule
         options = self._row_shards, schedule.epochs, schedule.tail, self._transforms
-        return ShardedReader(self.stream, *options, row_sets, ahead, compares=self._replicas is not None)
+        compares, hashed = self._replicas is not None, 0
+        if self._overlap is not None:
+            self._overlap.begin()
+            hashed = self._overlap.most
+        return ShardedReader(self.stream, *options, row_sets, ahead, compares=compares, hashed=hashed)
 
     def _check_first(self, found: Sequence[Mapping[str, Any]]) -> None:
         fingerprints = ["".join(value["fingerprints"].values()) for value in found]
