@@ -21,14 +21,14 @@ Hashes = NDArray[np.uint64]
 
 WHAT = "compare the first records of sharded streams"
 # Of one group of processes, and of all together: 8 bytes each, which pass through the coordinator.
-MOST_EACH, MOST_IN_ALL = 1 << 12, 1 << 15
+MAX_EACH, MAX_IN_ALL = 1 << 12, 1 << 15
 # One process may be at work for longer before it takes its batch. One that died is noticed by others than this timeout.
 TIMEOUT = 24 * 3600.0
 
 # Records that two groups have in common are an overlap, and not duplicates in the data, where they are at least so
 # many, such a share of those compared, and so many times those that each of the two has twice by itself: records that
 # are equal by nature are as often equal within a stream as between two.
-LEAST, LEAST_SHARE, TIMES_OWN = 32, 0.01, 8
+MIN_COMMON, MIN_SHARE, TIMES_OWN = 32, 0.01, 8
 
 
 @dataclass(frozen=True)
@@ -45,13 +45,13 @@ class OverlapCheck:
 
     def __init__(self, groups: Sequence[RowGroup], name: str) -> None:
         self._groups, self._name = groups, name
-        self.most = min(MOST_EACH, MOST_IN_ALL // len(groups))
+        self.most = min(MAX_EACH, MAX_IN_ALL // len(groups))
         self._taken = 0
-        self._is_over = self.most < LEAST
+        self._is_over = self.most < MIN_COMMON
 
     def begin(self) -> None:
         """A new reader has begun."""
-        self._taken, self._is_over = 0, self.most < LEAST
+        self._taken, self._is_over = 0, self.most < MIN_COMMON
 
     def note_taken(self, by_step: Sequence[Sequence[int]]) -> None:
         """A step was taken; `by_step` has the hashes of its records and of those before. All processes call this."""
@@ -88,7 +88,7 @@ def find_overlap(hashes: Sequence[Hashes]) -> Overlap | None:
     own = (np.diagonal(common) - counts.sum(axis=1)) / 2  # pairs of equal records within a group
     sizes = np.array([len(values) for values in hashes])
     compared = np.minimum(sizes[:, None], sizes)
-    wanted = np.maximum(np.maximum(LEAST, LEAST_SHARE * compared), TIMES_OWN * (own[:, None] + own))
+    wanted = np.maximum(np.maximum(MIN_COMMON, MIN_SHARE * compared), TIMES_OWN * (own[:, None] + own))
     excess = np.triu(np.where(common >= wanted, common, 0), 1)
     if not excess.any():
         return None

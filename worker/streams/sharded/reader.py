@@ -10,7 +10,7 @@ from hostmesh.worker.streams.reader import ShardRows, StreamReader
 from hostmesh.worker.streams.sharded.overlap import hash_records
 from hostmesh.worker.verify.fingerprint import fingerprint_records
 
-MOST_BYTES = 4 << 20  # of a step's records that are part of a fingerprint: a few milliseconds
+MAX_BYTES = 4 << 20  # of a step's records that are part of a fingerprint: a few milliseconds
 
 
 class ShardedReader(StreamReader):
@@ -43,7 +43,7 @@ class ShardedReader(StreamReader):
     def _fingerprint_ahead(self) -> str:
         (rows, count), *_ = self._peek().values()
         records = self._listed(rows, count)
-        every = max(1, sum(_count_bytes(record) for record in records) // MOST_BYTES)
+        every = max(1, sum(_count_bytes(record) for record in records) // MAX_BYTES)
         sampled = [take_rows(record, slice(None, None, every)) for record in records] if self._in_blocks else records
         return fingerprint_records(sampled if self._in_blocks else records[::every])
 
