@@ -1,10 +1,10 @@
-"""Counts and lists of names as text."""
+"""Counts, lists of names and sizes as text."""
 
 from __future__ import annotations
 
 import pytest
 
-from hostmesh.launcher.words import count_things, list_some
+from hostmesh.launcher.words import count_things, list_some, tell_size
 
 
 @pytest.mark.parametrize(
@@ -28,3 +28,23 @@ def test_long_lists_name_a_few_and_count_the_others() -> None:
     assert list_some(names) == "a, b, c and 2 more"
     assert list_some(names[:4], most=4, rest="other hosts") == "a, b, c, d"
     assert list_some(names, most=4, rest="other hosts") == "a, b, c and 2 other hosts"
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        (0, "0 bytes"),
+        (999, "999 bytes"),
+        (1000, "1 kB"),
+        (999_999, "1 MB"),
+        (50 << 20, "52 MB"),
+        (64_000_000, "64 MB"),
+        (999_999_999, "1 GB"),
+        (11_170_000_000, "11.2 GB"),
+        (12 * 10**9, "12 GB"),
+        (999_970_000_000, "1 TB"),
+        (2_500_000_000_000, "2.5 TB"),
+    ],
+)
+def test_sizes_are_in_powers_of_a_thousand(size: int, text: str) -> None:
+    assert tell_size(size) == text

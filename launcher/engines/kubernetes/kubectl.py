@@ -6,9 +6,8 @@ import json
 import subprocess
 from typing import Any
 
-from hostmesh.launcher.engines.program import run_program
-
 from hostmesh.launcher.cluster.model import Kubernetes
+from hostmesh.launcher.engines.program import run_program
 from hostmesh.launcher.errors import UsageError
 
 TIMEOUT = 60.0

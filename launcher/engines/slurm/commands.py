@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from hostmesh.launcher.engines.program import run_program
-
 from hostmesh.launcher.errors import UsageError
 
 ASK_TIMEOUT = 30.0

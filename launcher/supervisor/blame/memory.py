@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hostmesh.launcher.supervisor.blame.kinds import CERTAIN, KILLED, LIKELY, OUT_OF_MEMORY, UNKNOWN
-from hostmesh.launcher.words import count_things
+from hostmesh.launcher.words import count_things, tell_size
 
 # A host with less than this share of its memory available is short of it: daemons kill before the kernel does.
 SHORT = 0.05
@@ -81,13 +81,6 @@ def judge_kill_below(memory: Mapping[str, Any], said: str) -> Judgement | None:
         killed = f"the kernel killed {count_things(memory['cgroup_kills'], 'process')} of its cgroup for memory"
         return _for_memory(memory, LIKELY, killed)
     return None
-
-
-def tell_size(size: int) -> str:
-    """`11.2 GiB`, `512 MiB`."""
-    if size >= 1 << 30:
-        return f"{size / (1 << 30):.1f}".removesuffix(".0") + " GiB"
-    return f"{size / (1 << 20):.0f} MiB"
 
 
 def _for_memory(
