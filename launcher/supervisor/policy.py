@@ -13,8 +13,27 @@ from hostmesh.launcher.supervisor.decisions import AskRows, AskToStop, Decision,
 from hostmesh.launcher.supervisor.going_on.seats import decide_growth, decide_start
 from hostmesh.launcher.supervisor.state.run_state import RunState
 
+# Looking at all processes takes its time, as there may be a thousand, and a decision is asked for at every event.
+LOOK_EVERY = 0.2
+# Seconds without movement after which it is worth while to load what a run that moves never needs.
+WATCHED_AFTER = 2.0
+
 
 def decide(state: RunState, now: float) -> Decision:
+    decision = decide_by_events(state, now)
+    return decide_hang(state, now) if isinstance(decision, Wait) else decision
+
+
+def decide_hang(state: RunState, now: float) -> Decision:
+    """Nothing has happened that asks for more: does anything move?"""
+    if not state.progress or now - state.looked_at < LOOK_EVERY or now - state.moved_at < WATCHED_AFTER:
+        return Wait()
+    from hostmesh.launcher.supervisor.stuck.watch import decide_standstill
+
+    return decide_standstill(state, now)
+
+
+def decide_by_events(state: RunState, now: float) -> Decision:
     if state.interrupts:
         return decide_stop(state, now)
     if state.keep_going and state.spawned and not state.everyone_ended:
