@@ -41,9 +41,9 @@ def failure(
     code: int = 1,
     crash: dict[str, Any] | None = None,
     tail: str = "",
-    give: float = 0.0,
+    clock_error: float = 0.0,
 ) -> Failure:
-    return Failure(process_id, "a", code, at, tail, crash, give)
+    return Failure(process_id, "a", code, at, tail, crash, clock_error)
 
 
 def left(process_id: int, at: float, said: str = "") -> Failure:
@@ -177,10 +177,10 @@ BLAMED = {
     ),
     "an abort that is certain, at once": ([failure(2, NOW, code=-6, tail=GLOO)], 2),
     "the coordinator where clocks cannot tell two aborts apart": (
-        [failure(1, 99.90, code=-6, give=0.1), failure(0, 99.95, code=-6, give=0.1)], 0
+        [failure(1, 99.90, code=-6, clock_error=0.1), failure(0, 99.95, code=-6, clock_error=0.1)], 0
     ),
     "the first of two aborts where clocks can tell": (
-        [failure(1, 99.0, code=-6, give=0.1), failure(0, 99.95, code=-6, give=0.1)], 1
+        [failure(1, 99.0, code=-6, clock_error=0.1), failure(0, 99.95, code=-6, clock_error=0.1)], 1
     ),
     "the first victim when its time is over": ([failure(1, 97, crash=PEER), failure(2, 98, crash=PEER)], 1),
     "a failure after somebody was preempted": ([failure(1, 97, code=75), failure(3, 98, crash=OWN)], 3),
@@ -209,7 +209,9 @@ EARLY = {
     "another, and victims say so before they end": ([left(2, 97.0)], [], {1: (97.1, PEER), 3: (97.1, PEER)}, 2),
     "the first of two": ([left(2, 97.5), left(1, 97.0)], [failure(3, 98.0, crash=PEER)], {0: (98.0, PEER)}, 1),
     "one whose end its agent noticed late": ([left(2, 97.4)], [failure(3, 97.0, crash=PEER)], {}, 2),
-    "one on a host whose clock is not well known": ([failure(2, 99, 0, give=2.0)], [failure(3, 97, crash=PEER)], {}, 2),
+    "one on a host whose clock is not well known": (
+        [failure(2, 99, 0, clock_error=2.0)], [failure(3, 97, crash=PEER)], {}, 2
+    ),
 }  # fmt: skip
 
 

@@ -137,7 +137,7 @@ class Supervisor:
         self.inbox.put(Interrupt(number))
 
     def asked_again(self) -> bool:
-        """After the run: has somebody lost patience with a reader of our output that does not read?"""
+        """After the run: was the launcher asked to stop again while it waited for a reader of its output?"""
         while self._take_in(0):
             pass
         return len(self.state.interrupts) > 1

@@ -150,12 +150,12 @@ def decide_network(state: RunState, began: float, now: float) -> Decision | None
 
 def decide_stop(state: RunState, now: float) -> Decision:
     """Somebody asked the launcher to stop: the processes get some time, a second request ends it."""
-    patient = len(state.interrupts) == 1 and state.spawned
-    if patient and state.save_seconds is not None and (trouble := find_trouble_with_saving(state)):
+    may_wait = len(state.interrupts) == 1 and state.spawned
+    if may_wait and state.save_seconds is not None and (trouble := find_trouble_with_saving(state)):
         return End(trouble)
     in_time = now - state.interrupted_at < state.stop_grace
     is_lost = bool(state.losses) and not state.keep_going
-    if patient and in_time and not state.nobody_is_waited_for and not is_lost:
+    if may_wait and in_time and not state.nobody_is_waited_for and not is_lost:
         return AskToStop(state.request)
     number, step = state.interrupts[0], state.saved_step
     if state.was_preempted and number == signal.SIGTERM:
@@ -199,7 +199,7 @@ def add_evidence(told: Verdict, culprit: Failure, same: set[int], state: RunStat
     if lost := sum(each.lost_a_peer for each in others):
         reports = "reports" if lost == 1 else "report"
         told = verdict.with_evidence(told, f"{count_others(lost)} {reports} a lost peer")
-    rivals = [each for each in others if each.is_a_cause and each.at - each.give <= culprit.at + culprit.give]
+    rivals = [each for each in others if each.is_a_cause and each.may_precede(culprit)]
     if rivals and culprit.is_a_cause and not state.keep_going:
         told = verdict.less_sure(told, f"process {rivals[0].process_id} failed at the same time, in another way")
     return told

@@ -208,9 +208,9 @@ def nursery_died(
     host: str, problem: str, code: int, victims: Sequence[int], logs: str, memory: Mapping[str, Any] | None = None
 ) -> Verdict:
     """`memory` is what its agent tells of its memory."""
-    from hostmesh.launcher.supervisor.blame.memory import Judgement, judge_kill
+    from hostmesh.launcher.supervisor.blame.memory import EndJudgement, judge_kill
 
-    judged = Judgement(kinds.BUG, kinds.LIKELY, "")
+    judged = EndJudgement(kinds.BUG, kinds.LIKELY, "")
     if code == -signal.SIGKILL:
         judged = judge_kill(memory or {})
     words = f" ({judged.kind}: {judged.words})" if judged.kind == kinds.OUT_OF_MEMORY else ""

@@ -55,7 +55,7 @@ class OpenStep:
 
 
 @dataclass
-class Loader:
+class LoaderReports:
     """What was said of one loader, or of the calls with one name."""
 
     forms: dict[int, dict[int, Form]] = field(default_factory=dict)  # by number, then by process
@@ -92,7 +92,7 @@ class Guard:
         self.found_at = 0.0
         self.asked_at: float | None = None
         self.notes: list[str] = []  # for the user; whoever tells them takes them away
-        self._loaders: dict[str, Loader] = {}
+        self._loaders: dict[str, LoaderReports] = {}
         self._noted: set[Hashable] = set()
         self._slack = num_processes * PER_PROCESS
 
@@ -100,7 +100,7 @@ class Guard:
         of = detail.get("of")
         if not isinstance(of, str) or len(of) > MAX_NAME:
             return
-        loader = self._loaders.setdefault(of, Loader())
+        loader = self._loaders.setdefault(of, LoaderReports())
         if len(self._loaders) > MAX_LOADERS:
             del self._loaders[next(iter(self._loaders))]
         if name == "rows again":
@@ -135,14 +135,14 @@ class Guard:
         if self.finding is None:
             self.finding, self.found_at = finding, now
 
-    def _note_taken(self, loader: Loader, process_id: int, detail: dict[str, Any], now: float) -> None:
+    def _note_taken(self, loader: LoaderReports, process_id: int, detail: dict[str, Any], now: float) -> None:
         if isinstance(taken := detail.get("taken"), int):
             loader.taken[process_id] = taken
             (loader.idle.add if detail.get("idle") is True else loader.idle.discard)(process_id)
             if detail.get("left") is True:
                 loader.left[process_id] = taken, now
 
-    def _note_form(self, loader: Loader, process_id: int, detail: dict[str, Any], now: float) -> None:
+    def _note_form(self, loader: LoaderReports, process_id: int, detail: dict[str, Any], now: float) -> None:
         form, number = read_form(process_id, detail), detail.get("form")
         if form is None or not isinstance(number, int):
             return
@@ -161,7 +161,7 @@ class Guard:
         elif len(told) == len(self.everyone) and (lacking := find_uncovered(told)) is not None:
             self._found(Uncovered(form.what, *lacking), now)
 
-    def _note_step(self, loader: Loader, of: str, process_id: int, step: Step, now: float) -> None:
+    def _note_step(self, loader: LoaderReports, of: str, process_id: int, step: Step, now: float) -> None:
         form = loader.forms.get(step.form, {}).get(process_id)
         if form is None:
             return
@@ -205,7 +205,7 @@ class Guard:
                 if isinstance(self.finding, Rows):
                     self.finding.add(found)
 
-    def _look_for_copies(self, loader: Loader, form: Form, step: Step, process_id: int) -> None:
+    def _look_for_copies(self, loader: LoaderReports, form: Form, step: Step, process_id: int) -> None:
         """Processes that should hold different rows, and hold the same."""
         if len(step.own) != len(form.parts):
             return
