@@ -62,7 +62,8 @@ def decide_by_events(state: RunState, now: float) -> Decision:
 
 
 def decide_disagreement(state: RunState, now: float) -> Decision | None:
-    """A program of its own may make a process fail in the runtime; an exception of its own is the cause itself."""
+    """Processes that compute different things may fail in the runtime, so this comes before failures. It does not come
+    before an exception of the user's code, which is a cause by itself."""
     crashed = state.failures or state.crashes
     if not state.ends_at_disagreement or state.losses or crashed and state.has_own_cause:
         return None

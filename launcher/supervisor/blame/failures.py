@@ -44,7 +44,7 @@ NO_MEMORY = {
 class Failure:
     """One process that did not end well: `code` is negative for a signal, `at` is when its trouble began.
 
-    That may be wrong by `clock_error`: hosts have clocks of their own. Only who left too early has exit code 0.
+    `at` may be wrong by `clock_error`, as hosts have clocks of their own. A `code` of 0 means that it left too early.
     """
 
     process_id: int

@@ -35,7 +35,7 @@ class Verdict:
     host: str | None = None
     victims: int = 0
     detail: list[str] = field(default_factory=list)
-    remarks: tuple[str, ...] = ()  # about a run that ended well enough, and yet
+    remarks: tuple[str, ...] = ()  # what the user should know about a run that did not fail
     kind: str = kinds.NONE
     sure: str = kinds.CERTAIN
     cause: str = ""  # one sentence; the message where there is no other

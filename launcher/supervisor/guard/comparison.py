@@ -1,8 +1,8 @@
 """Compares what processes say of the rows that they hold; pure.
 
-A block of rows is known by (loader, pass, step, array, place): of those who hold it all must say the same. Who has not
-said it yet is waited for, but not for long. Then all who hold it are asked to read it again, and one more: two who
-differ need a third to tell who is wrong.
+A block of rows is known by (loader, pass, step, array, place), and all processes that hold it must report the same
+fingerprint. Where they differ, the launcher waits a moment for the reports that are missing, and then asks all holders
+to read the block again. It also asks one process that does not hold it: that tells who is wrong where two differ.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from hostmesh.launcher.supervisor.guard.findings import Ends, Finding, Orders, S
 from hostmesh.launcher.supervisor.guard.reports import Form, Part, Step, read_form, read_steps, split_blocks
 from hostmesh.launcher.supervisor.guard.rows import Rows
 
-# So many steps of a loader are remembered of which not all processes have told.
+# What is remembered: of a loader the steps that not all processes have reported, and the parts of arrays in them;
+# loaders; forms of a loader.
 MAX_OPEN = 2000
-# And so many parts of arrays, of all of these; so many loaders, and forms of one.
 MAX_OPEN_PARTS = 100_000
 MAX_LOADERS = 300
 MAX_FORMS = 1000
 MAX_NAME = 300
 # Fewer values than this are often equal by chance.
 MIN_COPIED = 64
-# Seconds for all who hold the rows to say what they hold, and to say it again.
+# Seconds for all holders of rows to report them, and to report them again.
 OTHERS_TIMEOUT = 1.5
 AGAIN_TIMEOUT = 4.0
-# And so many more for each process: the more there are, the more seldom each of them tells.
+# Seconds to add for each process: the more processes there are, the more seldom each of them reports.
 PER_PROCESS = 1 / 400
 # Seconds after a process has left in which another reason for that may become known.
 LEFT_TIMEOUT = 1.0

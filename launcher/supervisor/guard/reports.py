@@ -22,7 +22,7 @@ Box = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True)
 class Part:
-    """A part of an array, which all of its `holders` should hold alike; compared in so many `blocks` of rows."""
+    """A part of an array, which all of its `holders` should hold alike; compared in `blocks` blocks of rows."""
 
     name: str
     box: Box
@@ -131,7 +131,7 @@ def _read_step(given: Any) -> Step | None:
 
 
 def _read_numbers(text: str, spans: list[Any]) -> frozenset[int]:
-    """[[0, 2], [5, 5]] are 0, 1, 2 and 5; nobody where it makes no sense. Thousands of parts have the same holders."""
+    """[[0, 2], [5, 5]] are 0, 1, 2 and 5; none where it makes no sense. Thousands of parts have the same holders."""
     if (known := _known_numbers.get(text)) is None:
         if len(_known_numbers) > MAX_KNOWN:
             _known_numbers.clear()

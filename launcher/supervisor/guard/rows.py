@@ -62,7 +62,7 @@ class Rows:
 
     @property
     def asked(self) -> list[int]:
-        """All who hold the rows, and another one where there is one: two who differ need a third."""
+        """All holders, and one other process if there is one: it tells who is wrong where two differ."""
         return [*sorted(self.part.holders), *sorted(self.everyone - self.part.holders)[:1]]
 
     @property

@@ -147,7 +147,7 @@ class Channel:
             while (data := self._next()) is not None:
                 self._stream.write(data)
         except (OSError, ValueError, Unreachable):
-            pass  # the reader sees the end as well, and says so
+            pass  # the reader meets the same end, and reports it
 
     def _next(self) -> bytes | None:
         """A beat of its own keeps the lease, however busy the supervisor is."""

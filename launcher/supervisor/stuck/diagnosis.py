@@ -50,11 +50,10 @@ def diagnose(
     missing: Missing | None = None,
     stalled: Stalled | None = None,
 ) -> Diagnosis:
-    """`missing` explains why most have left before some only if it communicates: then it may have taken part in
-    something else of theirs.
+    """A program that some processes lack (`missing`) is blamed before processes that have left only if it communicates:
+    then it may have met another program of theirs, and let them leave too early.
 
-    Where hosts cannot reach each other, or connections stand still, that is blamed only if nobody else is: firewalls
-    close much that no run needs.
+    A network that is broken is blamed only if no process is: firewalls close much that no run needs.
     """
     for doing in STRONGEST:
         found = [each for each in activities if each.doing is doing]

@@ -17,7 +17,7 @@ LIBRARY = re.compile(r"/(site|dist)-packages/|/lib(64)?/python3|^<|/usr/lib/pyth
 # Parts of ours in which a process waits for what the others say.
 WAITS = re.compile(r"/hostmesh/worker/(process/coordination|distributed|preemption)\.py$")
 LOADS = re.compile(r"/hostmesh/worker/(loading|reading|assembly|streams|sources|mixing|text)/")
-# Of the standard library: a thread that waits in them waits for its caller's sake.
+# Files of the standard library in which a thread waits. What it waits for is known by their caller.
 WAITING_TOOLS = re.compile(r"/(threading|queue|selectors|concurrent/futures/\w+)\.py$")
 SUBPROCESS = re.compile(r"/(subprocess|asyncio/\w*subprocess\w*)\.py$")
 # faulthandler shows a hundred threads at most, the newest first, and ends with this where there are more.
