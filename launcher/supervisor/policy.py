@@ -12,6 +12,7 @@ from hostmesh.launcher.supervisor.blame.waited_in_vain import given_up, network_
 from hostmesh.launcher.supervisor.decisions import AskRows, AskToStop, Decision, End, TryNetwork, Wait
 from hostmesh.launcher.supervisor.going_on.seats import decide_growth, decide_start
 from hostmesh.launcher.supervisor.state.run_state import RunState
+from hostmesh.launcher.words import agree
 
 # Looking at all processes takes its time, as there may be a thousand, and a decision is asked for at every event.
 LOOK_EVERY = 0.2
@@ -198,8 +199,7 @@ def add_evidence(told: Verdict, culprit: Failure, same: set[int], state: RunStat
     """What others say: that they lost a peer, or that they failed by themselves when nobody can say who was first."""
     others = [each for each in state.victims if each.process_id not in same | {culprit.process_id}]
     if lost := sum(each.lost_a_peer for each in others):
-        reports = "reports" if lost == 1 else "report"
-        told = verdict.with_evidence(told, f"{count_others(lost)} {reports} a lost peer")
+        told = verdict.with_evidence(told, f"{count_others(lost)} {agree('reports', lost)} a lost peer")
     rivals = [each for each in others if each.is_a_cause and each.may_precede(culprit)]
     if rivals and culprit.is_a_cause and not state.keep_going:
         told = verdict.less_sure(told, f"process {rivals[0].process_id} failed at the same time, in another way")

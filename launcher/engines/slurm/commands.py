@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from hostmesh.launcher.engines.program import run_program
 from hostmesh.launcher.errors import UsageError
+from hostmesh.launcher.words import last_lines
 
 ASK_TIMEOUT = 30.0
 LAST_LINES = 6
@@ -22,8 +23,8 @@ class ProgramResult(NamedTuple):
 
     @property
     def error_text(self) -> str:
-        lines = [line.strip() for line in (self.err or self.out).splitlines() if line.strip()]
-        return "\n  ".join(lines[-LAST_LINES:]) or f"it exited with {self.code} and said nothing about why"
+        lines = last_lines(self.err or self.out, LAST_LINES)
+        return "\n  ".join(lines) or f"it exited with {self.code} and said nothing about why"
 
 
 def ask(argv: Sequence[str], stdin: str = "", timeout: float = ASK_TIMEOUT) -> ProgramResult:

@@ -9,7 +9,7 @@ from hostmesh.launcher.cluster.model import Cluster
 from hostmesh.launcher.supervisor.blame import kinds
 from hostmesh.launcher.supervisor.blame.verdict import Verdict
 from hostmesh.launcher.supervisor.state.run_hosts import MAX_LOST
-from hostmesh.launcher.words import count_things
+from hostmesh.launcher.words import agree, count_things
 
 # Outcomes of an attempt that another one may follow.
 RESTARTED = frozenset({"failed", "hang", "preempted", "host lost", "grown"})
@@ -146,7 +146,7 @@ def tell_again(kept: int, step: int | None) -> str:
     repeated = max(0, step - kept) if step is not None else 0
     if not repeated:
         return "no step is done again"
-    return f"{count_things(repeated, 'step')} {'is' if repeated == 1 else 'are'} done again"
+    return f"{count_things(repeated, 'step')} {agree('is', repeated)} done again"
 
 
 def find_pause(failures: Sequence[Attempt]) -> float:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-MAX_TEXT = 200
+from hostmesh.launcher.words import as_one_line
+
 MAX_PARTS = 10_000
 MAX_BLOCKS = 1024
 MAX_PROCESSES = 100_000
@@ -98,10 +99,10 @@ def read_form(process_id: int, detail: dict[str, Any]) -> Form | None:
             parts = [_read_part(process_id, each) for each in given]
             if None in parts or not all(isinstance(shape, str) for shape in shapes.values()):
                 return None
-            named = {_clean(str(name)): _clean(shape) for name, shape in shapes.items()}
+            named = {as_one_line(str(name)): as_one_line(shape) for name, shape in shapes.items()}
             known = tuple(part for part in parts if part is not None)
             is_call, is_all = detail.get("is_call") is True, detail.get("is_all") is True
-            return Form(_clean(what), algorithm, is_call, named, layout, known, is_all)
+            return Form(as_one_line(what), algorithm, is_call, named, layout, known, is_all)
     return None
 
 
@@ -111,7 +112,7 @@ def _read_part(process_id: int, given: Any) -> Part | None:
             spans = tuple((span[0], span[1]) for span in box if _is_span(span))
             holders = _read_numbers(repr(held_by), held_by)
             if len(spans) == len(box) and process_id in holders:
-                return Part(_clean(name), spans, holders, blocks)
+                return Part(as_one_line(name), spans, holders, blocks)
     return None
 
 
@@ -154,7 +155,3 @@ def _is_span(span: Any) -> bool:
     return (
         isinstance(span, list) and len(span) == 2 and all(type(end) is int for end in span) and 0 <= span[0] < span[1]
     )
-
-
-def _clean(text: str) -> str:
-    return " ".join(text.split())[:MAX_TEXT]

@@ -7,10 +7,11 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from hostmesh.launcher.supervisor.blame.tails import FRAME
+
 # Thread 0x00007f53a1c006c0 (most recent call first):
 #   File "/job/train.py", line 41 in main
 THREAD = re.compile(r"(Current thread|Thread) 0x[0-9a-f]+")
-FRAME = re.compile(r'  File "(?P<file>[^"]*)", line (?P<line>\d+|\?+) in (?P<name>.*)')
 JAX = re.compile(r"/(jax|jaxlib)/")
 OURS = re.compile(r"/hostmesh/(worker|launcher)/|/start\.py$")
 LIBRARY = re.compile(r"/(site|dist)-packages/|/lib(64)?/python3|^<|/usr/lib/python3")
