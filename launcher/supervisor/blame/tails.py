@@ -31,7 +31,8 @@ NOISE = re.compile(
     r"|Additional GRPC error information|:UNKNOWN:Error received from peer|RPC: /"
 )
 OWN_FRAME = re.compile(
-    r'  File "([^"]*/code/(start|hostmesh/worker/process/(boot|nursery))\.py|<frozen (runpy|importlib\.[^"]*)>)", line '
+    r'  File "([^"]*/code/(start|hostmesh/worker/process/(as_python/boot|nursery))\.py'
+    r'|<frozen (runpy|importlib\.[^"]*)>)", line '
 )
 LIBRARY_FRAME = re.compile(r'  File "[^"]*/(site-packages|dist-packages|lib(64)?/python3[^/"]*)/|  File "<frozen ')
 MAX_FRAMES = 6
