@@ -98,7 +98,7 @@ def test_the_kind_of_an_end_and_how_sure_it_is(how: str) -> None:
     end, kind, sure = ENDS[how]
     found = find_cause(end)
     assert (found.kind, found.sure) == (kind, sure)
-    assert found.evidence and found.sentence and kind in kinds.KINDS
+    assert found.evidence and found.sentence
 
 
 WORDS = {
