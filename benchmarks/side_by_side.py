@@ -29,14 +29,14 @@ from sshd import Sshd  # noqa: E402
 
 TIMEOUT = 300
 FILES = 2000
-MEETING = """
+RENDEZVOUS = """
 import jax, os, signal, sys, time
 from jax.experimental import multihost_utils
 jax.distributed.initialize()
 multihost_utils.sync_global_devices("up")
 """
 KILLED = (
-    MEETING
+    RENDEZVOUS
     + """
 for k in range(50): multihost_utils.sync_global_devices(str(k))
 if jax.process_index() == 2:
@@ -71,7 +71,7 @@ def launch(checkout: Path, folder: Path, *args: str, code: int = 0) -> list[dict
 
 
 def time_start(count: int, *options: str, checkout: Path, folder: Path) -> float:
-    (folder / "job.py").write_text(MEETING)
+    (folder / "job.py").write_text(RENDEZVOUS)
     began = time.monotonic()
     launch(checkout, folder, "--local", str(count), *options, "job.py")
     return time.monotonic() - began

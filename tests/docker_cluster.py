@@ -209,6 +209,6 @@ def start_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DockerCl
 
 @pytest.fixture(name="cluster")
 def lend_cluster(running_cluster: DockerCluster) -> Iterator[DockerCluster]:
-    """The cluster, whole; what a test breaks is mended after it."""
+    """The cluster, whole; what a test breaks is fixed after it."""
     yield running_cluster
     running_cluster.restore()

@@ -12,7 +12,7 @@ from hostmesh.launcher.supervisor.link.channel import Channel
 from hostmesh.launcher.transports.base import CLOSE_TIMEOUT
 
 HELLO = wire.Hello(100, 101, "3.11.0", ["10.0.0.1"])
-SETTLE = b"settle"
+DRAIN = b"drain"
 
 
 class End(Exception):
@@ -28,10 +28,7 @@ HEALTHY: Script = {
     wire.Inspect: lambda agent, _: [wire.Inspected({"time": agent.clock(), "devices": {}})],
     wire.Spawn: lambda _, order: [wire.Started(order.process_id, 1000 + order.process_id, warm=False)],
     wire.Signal: lambda agent, order: agent.end_all(-order.number),
-    wire.Stop: lambda agent, order: [
-        *agent.end_all(-9),
-        *([wire.Cleared([])] if order.stays else [wire.Bye([]), End()]),
-    ],
+    wire.Stop: lambda agent, order: agent.end_all(-9) + ([wire.Cleared([])] if order.stays else [wire.Bye([]), End()]),
 }
 
 
@@ -48,7 +45,7 @@ class FakeAgent:
         self._script = {**HEALTHY, **(script or {})}
         self._decoder = wire.Decoder()
         self._words: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._is_settled = threading.Event()
+        self._is_drained = threading.Event()
         self._reader = threading.current_thread()
 
     def say(self, *words: Any) -> None:
@@ -67,8 +64,8 @@ class FakeAgent:
 
     def read(self) -> bytes:
         self._reader = threading.current_thread()
-        while (word := self._words.get()) == SETTLE:
-            self._is_settled.set()
+        while (word := self._words.get()) == DRAIN:
+            self._is_drained.set()
         if isinstance(word, BaseException) and not isinstance(word, End):
             raise word
         return b"" if isinstance(word, End) else word
@@ -77,8 +74,8 @@ class FakeAgent:
         return b""
 
     def write(self, data: bytes) -> None:
-        if data == SETTLE:
-            self._is_settled.set() if self.is_over else self._words.put(SETTLE)
+        if data == DRAIN:
+            self._is_drained.set() if self.is_over else self._words.put(DRAIN)
         elif self._hello is not None:  # the first that comes is the agent's own source
             self.say(*self._hello)
             self._hello = None
@@ -91,11 +88,10 @@ class FakeAgent:
     def close(self, timeout: float = CLOSE_TIMEOUT) -> None:
         self.say(End())
 
-    def settle(self, channel: Channel) -> None:
+    def drain(self, channel: Channel) -> None:
         """Returns when all that was sent is answered, and all answers have arrived, or nobody reads them any more."""
-        self._is_settled.clear()
-        channel.send_encoded(SETTLE)
-        while not self._is_settled.wait(0.02) and self._reader.is_alive():
+        self._is_drained.clear()
+        channel.send_encoded(DRAIN)
+        while not self._is_drained.wait(0.02) and self._reader.is_alive():
             pass
-        if self.is_over:
-            self._reader.join(20)
+        self._reader.join(20 if self.is_over else 0)

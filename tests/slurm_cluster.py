@@ -184,7 +184,7 @@ def start_slurm() -> Iterator[SlurmCluster]:
 
 @pytest.fixture(name="slurm")
 def lend_slurm(running_slurm: SlurmCluster, request: pytest.FixtureRequest) -> Iterator[SlurmCluster]:
-    """The cluster, whole and idle; what a test breaks is mended after it."""
+    """The cluster, whole and idle; what a test breaks is fixed after it."""
     running_slurm.begin_test("".join(c if c.isalnum() else "-" for c in request.node.name))
     yield running_slurm
     running_slurm.restore()

@@ -39,7 +39,7 @@ class FakeInbox(Inbox):
             agent.clock = self.wall_clock
 
     def take(self, timeout: float) -> Any:
-        self._settle()
+        self._drain()
         if not self.empty():
             return self.get()
         if self.acts and self.acts[0][0] <= self.seconds + timeout:
@@ -54,11 +54,11 @@ class FakeInbox(Inbox):
                 agent.say(wire.Beat())
         return None
 
-    def _settle(self) -> None:
+    def _drain(self) -> None:
         """Not while something waits here: a reader may be waiting for its turn."""
         for number, channel in self.channels.items():
             if self.empty():
-                self.agents[number].settle(channel)
+                self.agents[number].drain(channel)
 
     def now(self) -> float:
         return self.seconds

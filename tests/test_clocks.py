@@ -14,8 +14,8 @@ def test_a_moment_on_a_host_is_told_by_our_clock(ahead: float) -> None:
     clock = Clock()
     clock.note_sent(1000.010 + ahead - 1000.0)  # 10 ms on its way there
     clock.note_heard(1005.0 + ahead, 1005.030)  # 30 ms on its way back
-    at, give = clock.bring_here(1004.0 + ahead, 1006.0)
-    assert at == pytest.approx(1004.0, abs=0.021) and give == pytest.approx(0.020)
+    at, clock_error = clock.bring_here(1004.0 + ahead, 1006.0)
+    assert at == pytest.approx(1004.0, abs=0.021) and clock_error == pytest.approx(0.020)
 
 
 def test_more_messages_only_make_it_better() -> None:

@@ -11,7 +11,7 @@ from fake_agent import End, FakeAgent, Script
 from stories import Story, names_of
 
 from hostmesh.launcher.protocol import wire
-from hostmesh.launcher.supervisor.compiled import PATIENCE, PIECES, SETTLING
+from hostmesh.launcher.supervisor.compiled import ANSWER_TIMEOUT, ASK_AFTER, PIECES
 
 FOLDER = "jax-0.10.2-0.10.2-0123456789ab"
 A, B = "a" * 40, "b" * 40
@@ -81,15 +81,15 @@ def test_hosts_are_asked_when_they_have_had_time_to_compile(tell: Tell) -> None:
     )
     end_at(story, 60)
     story.run()
-    assert len(asked_at) == 1 and SETTLING <= asked_at[0] <= SETTLING + 2
+    assert len(asked_at) == 1 and ASK_AFTER <= asked_at[0] <= ASK_AFTER + 2
 
 
 def test_one_piece_is_on_its_way_at_a_time_and_none_is_large(tell: Tell) -> None:
     silent = FakeAgent({wire.FindCompiled: lambda _, order: [wire.CompiledLacking(order.folder, order.names)]})
     story = tell(host_of_process_0({A: SIZE, B: SIZE}), silent)
-    story.at(PATIENCE / 2, lambda: seen.extend(story.commands(0, wire.ReadCompiled)))
+    story.at(ANSWER_TIMEOUT / 2, lambda: seen.extend(story.commands(0, wire.ReadCompiled)))
     seen: list[Any] = []
-    end_at(story, PATIENCE - 5)
+    end_at(story, ANSWER_TIMEOUT - 5)
     assert story.run().exit_code == 0
     assert len(seen) == 1 and len(story.commands(1, wire.StoreCompiled)) == 1
     assert len(story.commands(1, wire.StoreCompiled)[0].data) <= PIECES.first < SIZE
@@ -114,7 +114,7 @@ def test_a_host_that_refuses_a_program_is_sent_no_more_of_it(tell: Tell) -> None
 
 def test_a_host_that_does_not_answer_holds_nobody_up_for_long(tell: Tell) -> None:
     story = tell(host_of_process_0(), FakeAgent(), lacking(A))
-    end_at(story, PATIENCE + 30)
+    end_at(story, ANSWER_TIMEOUT + 30)
     assert story.run().exit_code == 0
     assert stored(story, 2) == {A: SIZE}
 
@@ -122,7 +122,7 @@ def test_a_host_that_does_not_answer_holds_nobody_up_for_long(tell: Tell) -> Non
 def test_a_host_that_takes_no_piece_holds_nobody_up_for_long(tell: Tell) -> None:
     silent = FakeAgent({wire.FindCompiled: lambda _, order: [wire.CompiledLacking(order.folder, order.names)]})
     story = tell(host_of_process_0({A: SIZE, B: SIZE}), silent, lacking(A, B))
-    end_at(story, PATIENCE + 30)
+    end_at(story, ANSWER_TIMEOUT + 30)
     assert story.run().exit_code == 0
     assert stored(story, 2) == {A: SIZE, B: SIZE} and len(story.commands(1, wire.StoreCompiled)) == 1
 

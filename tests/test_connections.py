@@ -119,7 +119,7 @@ def wait_all(stalled: Stalled | None, *doing: Doing) -> Diagnosis:
 def test_who_is_in_all_stalled_connections_is_named() -> None:
     verdict = hang_verdict(wait_all(Stalled(((0, 2), (1, 2)), 2, None)), 20.0, ["gpu-0", "gpu-1"], "logs", "stacks")
     assert verdict.process_id == 2 and verdict.sure == "likely" and verdict.victim_ids == (0, 1, 3)
-    assert "process 2 on gpu-1 is cut off from processes 0, 1: what is sent is not acknowledged" in verdict.message
+    assert "process 2 on gpu-1 is cut off from processes 0 and 1: what is sent is not acknowledged" in verdict.message
 
 
 def test_of_one_stalled_connection_nobody_is_named_but_both() -> None:

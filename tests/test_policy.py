@@ -7,12 +7,16 @@ from typing import Any
 
 import pytest
 
+from hostmesh.launcher.cluster.model import HangTimeout
+from hostmesh.launcher.protocol import wire
 from hostmesh.launcher.supervisor.blame.failures import NO_CRASH, Failure
 from hostmesh.launcher.supervisor.blame.verdict import Verdict, host_lost, nursery_died, with_remarks
-from hostmesh.launcher.supervisor.decisions import AskToStop, End, Spawn, Wait
+from hostmesh.launcher.supervisor.decisions import AskToStop, End, Examine, Spawn, Tell, Wait
 from hostmesh.launcher.supervisor.policy import decide
 from hostmesh.launcher.supervisor.state.host import HostState, Phase, Silence
+from hostmesh.launcher.supervisor.state.progress import Progress
 from hostmesh.launcher.supervisor.state.run_state import RunState
+from hostmesh.launcher.supervisor.state.standstill import Standstill
 
 NOW = 100.0
 OWN = {**NO_CRASH, "type": "ValueError", "message": "no data", "place": "train.py:8 in main"}
@@ -37,9 +41,9 @@ def failure(
     code: int = 1,
     crash: dict[str, Any] | None = None,
     tail: str = "",
-    give: float = 0.0,
+    clock_error: float = 0.0,
 ) -> Failure:
-    return Failure(process_id, "a", code, at, tail, crash, give)
+    return Failure(process_id, "a", code, at, tail, crash, clock_error)
 
 
 def left(process_id: int, at: float, said: str = "") -> Failure:
@@ -173,10 +177,10 @@ BLAMED = {
     ),
     "an abort that is certain, at once": ([failure(2, NOW, code=-6, tail=GLOO)], 2),
     "the coordinator where clocks cannot tell two aborts apart": (
-        [failure(1, 99.90, code=-6, give=0.1), failure(0, 99.95, code=-6, give=0.1)], 0
+        [failure(1, 99.90, code=-6, clock_error=0.1), failure(0, 99.95, code=-6, clock_error=0.1)], 0
     ),
     "the first of two aborts where clocks can tell": (
-        [failure(1, 99.0, code=-6, give=0.1), failure(0, 99.95, code=-6, give=0.1)], 1
+        [failure(1, 99.0, code=-6, clock_error=0.1), failure(0, 99.95, code=-6, clock_error=0.1)], 1
     ),
     "the first victim when its time is over": ([failure(1, 97, crash=PEER), failure(2, 98, crash=PEER)], 1),
     "a failure after somebody was preempted": ([failure(1, 97, code=75), failure(3, 98, crash=OWN)], 3),
@@ -205,7 +209,9 @@ EARLY = {
     "another, and victims say so before they end": ([left(2, 97.0)], [], {1: (97.1, PEER), 3: (97.1, PEER)}, 2),
     "the first of two": ([left(2, 97.5), left(1, 97.0)], [failure(3, 98.0, crash=PEER)], {0: (98.0, PEER)}, 1),
     "one whose end its agent noticed late": ([left(2, 97.4)], [failure(3, 97.0, crash=PEER)], {}, 2),
-    "one on a host whose clock is not well known": ([failure(2, 99, 0, give=2.0)], [failure(3, 97, crash=PEER)], {}, 2),
+    "one on a host whose clock is not well known": (
+        [failure(2, 99, 0, clock_error=2.0)], [failure(3, 97, crash=PEER)], {}, 2
+    ),
 }  # fmt: skip
 
 
@@ -607,3 +613,38 @@ def test_a_remark_is_on_the_line_of_a_run_that_did_not_fail() -> None:
     assert told.text(took=" in 1.0 s") == "all 4 processes succeeded in 1.0 s; loss was not finite from step 37 on"
     failed = ended(running(failures=[failure(1, NOW - 1, crash=OWN)], exits={1: 1}))
     assert with_remarks(failed, remarks) == failed
+
+
+def still(seconds: float, *, examined: bool = False, timeout: float = 60.0, **known: Any) -> RunState:
+    """Of a run in which nothing has moved for so long; it has been examined for the moment at which it ends."""
+    moved_at = NOW - seconds
+    asked = Standstill(moved_at, asked_at=NOW - 1, asked_for=timeout) if examined else Standstill()
+    seen = wire.Observed(0, "S", 5, "step", 5, True)
+    progress = {number: Progress(moved_at, seen, examined_at=NOW - 0.5) for number in range(4)}
+    return running(progress=progress, standstill=asked, hang_timeout=HangTimeout(timeout), **known)
+
+
+def test_a_run_that_stands_still_is_examined_and_then_ended() -> None:
+    assert decide(still(1), NOW) == Wait()
+    assert decide(still(12), NOW) == Wait()
+    assert decide(still(59), NOW) == Examine(Standstill(NOW - 59, asked_at=NOW, asked_for=20.0))
+    assert decide(still(59, examined=True), NOW) == Wait()
+    assert (ended(still(60, examined=True)).outcome, ended(still(60, examined=True)).exit_code) == ("hang", 124)
+
+
+def test_a_run_that_stands_still_is_told_about_before_it_ends() -> None:
+    told = still(20, timeout=600.0)
+    told.standstill = Standstill(NOW - 20, asked_at=NOW - 1, asked_for=20.0)
+    decision = decide(told, NOW)
+    assert isinstance(decision, Tell) and decision.standstill == Standstill(NOW - 20, done=20.0)
+    assert decision.lines[0] == "nothing has moved for 20 s:"
+
+
+@pytest.mark.parametrize("known", [{"looked_at": NOW - 0.1}, {"keep_going": True}], ids=str)
+def test_a_run_that_stands_still_is_left_alone_when(known: dict[str, Any]) -> None:
+    assert decide(still(60, examined=True, **known), NOW) == Wait()
+
+
+def test_a_failure_is_no_hang() -> None:
+    failed = still(60, examined=True, failures=[failure(1, NOW - 1, crash=OWN)], exits={1: 1})
+    assert ended(failed).outcome == "failed"

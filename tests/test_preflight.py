@@ -110,12 +110,12 @@ def test_good_hosts_are_fine_in_every_column() -> None:
         ({"code__digest": "bbbb"}, "code", "failure", "code bbbb, the other 3 hosts have aa4adc8"),
         ({"code__digest": None}, "code", "failure", "no Python file in workdir"),
         (
-            {"temp__free": 50 << 20},
+            {"temp__free": 50_000_000},
             "disk",
             "failure",
             "the temporary folder /tmp has 50 MB left — free some space or set TMPDIR",
         ),
-        ({"workdir__free": 500 << 20}, "disk", "warning", "workdir /job has 500 MB left"),
+        ({"workdir__free": 500_000_000}, "disk", "warning", "workdir /job has 500 MB left"),
         ({"workdir": {"problem": "no answer within 6 s"}}, "disk", "failure", "workdir: no answer within 6 s"),
         ({"shared_memory__free": 64 << 20}, "memory", "warning", "/dev/shm"),
         ({"devices__cuda": 7}, "devices", "failure", "7 GPUs, the other 3 hosts have 8 GPUs"),
@@ -387,7 +387,7 @@ def test_facts_that_are_absent_give_no_finding() -> None:
 
 def test_before_a_run_only_problems_are_told() -> None:
     cluster = Cluster(tuple(Host(name, 1) for name in HOSTS))
-    found = {0: facts(), 1: facts(python__packages__jax="0.9.1"), 2: facts(), 3: facts(temp__free=500 << 20)}
+    found = {0: facts(), 1: facts(python__packages__jax="0.9.1"), 2: facts(), 3: facts(temp__free=500_000_000)}
     told = judge_run(cluster, found, {}, "10.0.0.9")
     assert [(finding.host, finding.check, finding.level) for finding in told] == [
         (1, "jax", "failure"),
@@ -531,7 +531,7 @@ def test_one_bad_host_among_many_stands_out() -> None:
 
 
 def test_failures_come_before_warnings_and_every_host_has_its_row() -> None:
-    found = {0: facts(), 1: facts(shared_memory__free=1 << 20), 2: facts(devices__cuda=7)}
+    found = {0: facts(), 1: facts(shared_memory__free=1_000_000), 2: facts(devices__cuda=7)}
     reports = HostReports(HOSTS, found, unreachable={3: "cannot connect\nPermission denied (publickey)"})
     assert draw(reports) == (
         "host   up    python  jax     jaxlib  numpy  code     disk  shm     devices   names\n"
@@ -585,7 +585,7 @@ def test_a_table_fits_100_columns_whatever_is_wrong(seed: int) -> None:
 
 
 def test_a_cell_shows_the_worst_of_what_was_found_there() -> None:
-    for free, other in ((500 << 20, 50 << 20), (50 << 20, 500 << 20), (50 << 20, 1 << 36)):
+    for free, other in ((500_000_000, 50_000_000), (50_000_000, 500_000_000), (50_000_000, 1 << 36)):
         row = draw(HostReports(["one"], {0: facts(temp__free=free, workdir__free=other)})).splitlines()[1]
         assert "✗ 50 MB" in row and "500" not in row
 

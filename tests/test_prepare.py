@@ -43,6 +43,17 @@ def test_setup_runs_once_for_each_content(talk: Talking, home: Path) -> None:  #
     assert (home / "work" / "trace").read_text() == "x\n" * 3
 
 
+def test_a_relative_cache_folder_does_not_count(
+    talk: Talking,  # noqa: F811
+    home: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "cache")
+    monkeypatch.setenv("HOME", str(home))
+    assert set_up(talk(), home, "true")
+    assert [path.name[:6] for path in (home / ".cache" / "hostmesh").iterdir()][:1] == ["setup-"]
+
+
 def test_setup_commands_run_in_the_workdir_with_the_runs_environment(talk: Talking, home: Path) -> None:  # noqa: F811
     agent = talk()
     ask_for_setup(agent, home, 'echo "$PWD says $WORD"; exec 0<&- ', WORD="hello")

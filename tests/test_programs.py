@@ -20,7 +20,7 @@ from stories import Story, plan_of
 from hostmesh.launcher.protocol import wire
 from hostmesh.launcher.supervisor.blame.failures import NO_CRASH
 from hostmesh.launcher.supervisor.programs.comparison import Programs
-from hostmesh.launcher.supervisor.programs.disagreement import Disagreement, Side, name_processes
+from hostmesh.launcher.supervisor.programs.disagreement import Disagreement, Side
 from hostmesh.worker.process.facts import FACTS_SOCKET, PROCESS_ID
 from hostmesh.worker.recording import programs as reporting
 from hostmesh.worker.recording.program_text import communicates, describe_module, parse_groups, shorten
@@ -396,10 +396,6 @@ SENTENCES: dict[str, tuple[tuple[Side, ...], str]] = {
 def test_a_disagreement_in_words(case: str) -> None:
     sides, text = SENTENCES[case]
     assert Disagreement(sides, 8).text() == text
-
-
-def test_many_processes_are_counted() -> None:
-    assert name_processes(tuple(range(100))) == "processes 0, 1, 2, 3, 4 and 95 more"
 
 
 # The text of a computation.

@@ -57,6 +57,10 @@ def test_no_module_is_long() -> None:
     assert [path for path in files if len(path.read_text().splitlines()) > 300] == []
 
 
+def test_the_fake_agent_stays_small() -> None:
+    assert len((REPO / "tests" / "fake_agent.py").read_text().splitlines()) < 100
+
+
 def test_no_folder_is_large() -> None:
     """About ten modules; but a folder of interchangeable files has as many as there are systems."""
     inits = [path for top in ("launcher", "worker") for path in (REPO / top).rglob("__init__.py")]

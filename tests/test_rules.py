@@ -54,6 +54,42 @@ def test_libraries_of_object_stores_are_imported_in_one_folder_only() -> None:
     assert not offences(others, lambda name: name.partition(".")[0] in libraries)
 
 
+# A system of data -> the modules of worker/ that import it. hugging_face.py leaves the columns of its tables to two
+# others; files of the Hub are a store. What a user has made with grain is read without importing it.
+SYSTEMS = {
+    "absl": {"sources/grain.py"},
+    "array_record": {"sources/array_record.py"},
+    "datarax": {"sources/datarax.py"},
+    "datasets": {"sources/hugging_face.py"},
+    "grain": set(),
+    "huggingface_hub": {"remote/stores/hub.py"},
+    "pyarrow": {"sources/arrow_bytes.py", "sources/arrow_columns.py"},
+    "tensorflow": {"sources/tf_data_state.py"},
+    "tensorflow_datasets": {"sources/tfds.py"},
+    "torch": {"sources/torch.py"},
+    **dict.fromkeys(("pandas", "polars", "torchdata", "torchvision", "transformers", "webdataset"), set()),
+}
+
+
+def test_a_system_of_data_is_imported_by_its_own_source_only() -> None:
+    importers: dict[str, set[str]] = {name: set() for name in SYSTEMS}
+    for path in WORKER:
+        for name in {name.partition(".")[0] for name in imports(path) | loaded_by_name(path)} & SYSTEMS.keys():
+            importers[name].add(str(path.relative_to(REPO / "worker")))
+    assert importers == SYSTEMS
+
+
+def loaded_by_name(path: Path) -> set[str]:
+    """As in `load("datasets", …)` and `import_module("datasets")`."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
+            called = ast.unparse(node.func).rpartition(".")[2]
+            if called in ("load", "import_module", "__import__") and isinstance(node.args[0].value, str):
+                found.add(node.args[0].value)
+    return found
+
+
 def test_opening_files_of_this_host_imports_no_library_of_object_stores() -> None:
     check = (
         "import sys; from hostmesh.worker.sources import open_source; open_source('digits:train');"

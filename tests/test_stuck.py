@@ -238,7 +238,9 @@ def test_a_process_that_sleeps_is_named_and_the_run_ended(story: Tell) -> None:
     assert 60 <= told.inbox.seconds < 64
     assert "launch: nothing has moved for 20 s:" in told.shown and "launch: nothing has moved for 40 s:" in told.shown
     assert "process 2 on b sleeps or waits for a lock at train.py:30 in read" in verdict.message
-    assert any("processes 0 1 3 on a, b wait for 2 in step 5 at train.py:41 in main" in line for line in verdict.detail)
+    assert any(
+        "processes 0, 1 and 3 on a, b wait for 2 in step 5 at train.py:41 in main" in line for line in verdict.detail
+    )
     assert told.commands(0, wire.Stop)[0].stacks is True
 
 
@@ -512,5 +514,5 @@ def test_real_processes(start: Start, script: Script, text: str, kind: str, culp
     message = run.await_event("run ended")["message"]
     assert f"the run hangs: process {culprit} on localhost {TEXTS[kind]}" in message
     others = [process_id for process_id in range(3) if process_id != culprit]
-    assert f"processes {others[0]} {others[1]} wait for {culprit}" in message
+    assert f"processes {others[0]} and {others[1]} wait for {culprit}" in message
     assert not processes_of(run.id)

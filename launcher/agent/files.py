@@ -1,11 +1,11 @@
-"""Files that may be missing, programs on a PATH, the space on a disk, locks that others may hold."""
+"""Files that may be missing, the cache folder, programs on a PATH, the space on a disk, locks that others may hold."""
 
 from __future__ import annotations
 
 import fcntl
 import os
 import time
-from typing import Iterator, Optional, Tuple
+from typing import Iterator, Mapping, Optional, Tuple
 
 LOCK_PAUSE = 0.02
 
@@ -16,6 +16,15 @@ def read_if_there(path: str) -> bytes:
             return file.read()
     except OSError:
         return b""
+
+
+def find_cache(env: Mapping[str, str]) -> str:
+    """Where this host keeps what it may lose. As the XDG rules have it, a relative XDG_CACHE_HOME does not count."""
+    cache = env.get("XDG_CACHE_HOME", "")
+    if not os.path.isabs(cache):
+        home = env.get("HOME", "")
+        cache = os.path.join(home if os.path.isabs(home) else os.path.expanduser("~"), ".cache")
+    return os.path.join(cache, "hostmesh")
 
 
 def list_open(pid: int) -> Iterator[Tuple[str, str]]:

@@ -7,9 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from hostmesh.launcher.audit.told import MAX_STRETCHES, Account, Attempt, Stretch, Told
-from hostmesh.launcher.words import list_some
-
-MAX_NAMED = 3
+from hostmesh.launcher.words import name_processes
 
 
 @dataclass
@@ -151,8 +149,7 @@ def _end(history: History, part: Part, outcome: str | None) -> None:
 
 
 def _name(processes: Mapping[int, int] | list[int]) -> str:
-    names = [str(process) for process in sorted(processes)]
-    return f"{'process' if len(names) == 1 else 'processes'} {list_some(names, MAX_NAMED, MAX_NAMED)}"
+    return name_processes(sorted(processes))
 
 
 def _steps(first: int, last: int) -> str:

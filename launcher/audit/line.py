@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from hostmesh.launcher.words import agree
+
 # Of what is wrong; result.json has all.
 MAX_TOLD = 5
 
@@ -47,7 +49,7 @@ def tell_repeated(audit: dict[str, Any]) -> str:
     restarts, steps = audit["attempts"] - 1, audit["repeated_steps"]
     if not restarts:
         return ""
-    repeated = f"{count_many(steps, 'step')} {'was' if steps == 1 else 'were'}" if steps else "no step was"
+    repeated = f"{count_many(steps, 'step')} {agree('was', steps)}" if steps else "no step was"
     return f"; {repeated} done again after {count_many(restarts, 'restart')}"
 
 

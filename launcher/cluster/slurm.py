@@ -34,7 +34,7 @@ def check_engine(top: Value, values: dict[str, Any], named: object) -> None:
 
 
 def plan_slurm_hosts(top: Value, engine: Slurm, shared: dict[str, Any]) -> tuple[Host, ...]:
-    """So many, whatever their names will be."""
+    """As many as the job has nodes; their names are not known yet."""
     count = engine.nodes
     if count is None and (given := os.environ.get("SLURM_JOB_NUM_NODES", "")).isdecimal() and find_job():
         count = int(given)

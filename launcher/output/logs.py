@@ -109,7 +109,7 @@ class ShownLog(Protocol):
     def take_spill(self, count: int) -> bytes: ...
 
 
-class Mark(NamedTuple):
+class LogPosition(NamedTuple):
     """How much of a log had been written when a note was made."""
 
     tail: LogTail
@@ -147,9 +147,9 @@ class LogTail:
         """Whether all has been shown that ever will be."""
         return self.is_flushed or self.position >= self.limit
 
-    def mark(self) -> Mark:
+    def mark(self) -> LogPosition:
         ended = self.log.ended  # read before its reach: an ended log does not grow
-        return Mark(self, min(self.log.reach, max(self.limit, self.position)), ended)
+        return LogPosition(self, min(self.log.reach, max(self.limit, self.position)), ended)
 
     def advance(self) -> list[str]:
         """The next lines, from no more than a chunk of the log."""

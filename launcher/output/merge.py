@@ -18,7 +18,7 @@ MAX_PER_SECOND = 2000
 MAX_HELD = 8 << 20  # bytes or so, of all processes together
 BYTES_A_LINE = 300  # beside its characters
 MAX_LABEL = 24
-# So many processes at most wait for each other's lines in a row; beyond that the order is not kept.
+# The longest chain of processes in which each waits for the lines of the next; beyond it the order is not kept.
 MAX_CHAIN = 50
 
 # `I1117 05:13:30.104242 139720454048640 saving.py:35] text`: level, time, thread and place, as absl and C++ log them.

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple, TextIO
 
 from hostmesh.launcher.output.lines import RESET, LineCutter
-from hostmesh.launcher.output.logs import LogTail, Mark, ShownLog
+from hostmesh.launcher.output.logs import LogPosition, LogTail, ShownLog
 from hostmesh.launcher.output.merge import Merger, Shown, name_ids
 from hostmesh.launcher.output.redact import redact_text
 
@@ -203,7 +203,7 @@ class _Note(NamedTuple):
     """A line of the launcher itself, and what has to be shown before it."""
 
     text: str | None  # None ends the screen
-    marks: list[Mark]
+    marks: list[LogPosition]
 
     def is_due(self) -> bool:
         return all(mark.is_passed() for mark in self.marks)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from hostmesh.launcher.preflight.host_reports import Finding, HostReports, Level, problem_of
+from hostmesh.launcher.words import last_lines
 
 MAX_SAID = 200
 # The column of each fact that a host may fail to find out.
@@ -43,7 +44,7 @@ def check_answers(reports: HostReports) -> Iterator[Finding]:
             if problem := problem_of(facts.get(name)):
                 message = f"{SUBJECTS[name]}: {problem}" if name in SUBJECTS else problem
                 if "said" in facts[name]:
-                    message += f": {_last_line(facts[name]['said'])[:MAX_SAID]}"
+                    message += f": {''.join(last_lines(facts[name]['said'], 1))[:MAX_SAID] or 'and said nothing'}"
                 level: Level = "failure" if check in ("python", "disk") else "warning"
                 yield Finding(host, check, level, message, _python_fix(facts[name]) if name == "python" else "")
 
@@ -57,7 +58,3 @@ def _python_fix(fact: Mapping[str, Any]) -> str:
     if fact.get("cause") == "environment":
         return "make env: in the cluster file smaller: put large values into files, and their paths into variables"
     return "python: in the cluster file is what the workers run; install it there or change that line"
-
-
-def _last_line(said: str) -> str:
-    return (said.strip().splitlines() or ["and said nothing"])[-1]

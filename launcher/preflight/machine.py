@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from hostmesh.launcher.preflight.host_reports import Finding, HostReports, Level
+from hostmesh.launcher.words import tell_size
 
 LITTLE_DISK, NO_DISK = 1 << 30, 100 << 20
 DOCKER_SHARED_MEMORY = 64 << 20
@@ -50,8 +51,8 @@ def check_disk(reports: HostReports) -> Iterator[Finding]:
         for host, fact in reports.having(name):
             free = fact["free"]
             level: Level = "failure" if free < NO_DISK else "warning" if free < LITTLE_DISK else "ok"
-            message = f"{DISKS[name]} {fact['path']} has {bytes_text(free)} left"
-            more = {"fix": f"free some space or {fix}", "cell": bytes_text(free)} if level != "ok" else {}
+            message = f"{DISKS[name]} {fact['path']} has {tell_size(free)} left"
+            more = {"fix": f"free some space or {fix}", "cell": tell_size(free)} if level != "ok" else {}
             yield Finding(host, "disk", level, message, **more)
 
 
@@ -75,16 +76,8 @@ def check_memory(reports: HostReports) -> Iterator[Finding]:
     fix = "give it more: shm_size: 1gb in a compose file, --shm-size with docker run, or a larger tmpfs"
     for host, fact in reports.having("shared_memory"):
         free = fact["free"]
-        message = f"/dev/shm, which data loaders and collectives use, has {bytes_text(free)} left"
+        message = f"/dev/shm, which data loaders and collectives use, has {tell_size(free)} left"
         if free <= DOCKER_SHARED_MEMORY:
-            yield Finding(host, "memory", "warning", message, fix, bytes_text(free))
+            yield Finding(host, "memory", "warning", message, fix, tell_size(free))
         else:
             yield Finding(host, "memory", "ok", message)
-
-
-def bytes_text(count: float) -> str:
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if count < 1024:
-            return f"{count:.0f} {unit}"
-        count /= 1024
-    return f"{count:.1f} TB"

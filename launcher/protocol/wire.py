@@ -66,7 +66,7 @@ class FilesNeeded(NamedTuple):
 
 
 class BytesStored(NamedTuple):
-    """So many more bytes of file chunks are on the host's disk, and as many may be sent."""
+    """The host has stored `size` more bytes of file chunks on its disk: the launcher may send as many again."""
 
     size: int
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from hostmesh.launcher.errors import UsageError
 from hostmesh.launcher.output.run_folder import ALPHABET
+from hostmesh.launcher.words import list_some
 
 RUN_ID = re.compile(rf"\d{{4}}-[{ALPHABET}]{{6}}")
 MAX_SHOWN = 5
@@ -53,5 +54,4 @@ def find_run(runs: Path, word: str) -> Path:
 
 def _name_newest(folders: list[Path]) -> str:
     newest = sorted(folders, key=when_begun, reverse=True)
-    more = f" and {len(newest) - MAX_SHOWN} more" if len(newest) > MAX_SHOWN else ""
-    return ", ".join(folder.name for folder in newest[:MAX_SHOWN]) + more
+    return list_some([folder.name for folder in newest], MAX_SHOWN, MAX_SHOWN)

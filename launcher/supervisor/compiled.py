@@ -23,9 +23,9 @@ from hostmesh.launcher.supervisor.state.run_state import RunState
 from hostmesh.worker.compiling.names import ENTRY, FOLDER, MAX_ENTRY
 
 # Seconds after which other hosts are asked whether they lack a program: most have compiled it by then themselves.
-SETTLING = 5.0
+ASK_AFTER = 5.0
 # Seconds for an answer. Whoever takes longer is carried nothing more until the next attempt.
-PATIENCE = 30.0
+ANSWER_TIMEOUT = 30.0
 LOOK_EVERY = 0.5
 MAX_PROGRAMS = 10_000
 # How many programs hosts are asked about at once.
@@ -119,7 +119,7 @@ class CompiledCarrier:
 
     def _note_used(self, event: wire.CompiledUsed) -> None:
         """An agent can say anything."""
-        due = self._inbox.now() + SETTLING
+        due = self._inbox.now() + ASK_AFTER
         for name, size in event.sizes.items():
             is_program = FOLDER.fullmatch(event.folder) and ENTRY.fullmatch(name) and 0 < size <= MAX_ENTRY
             if is_program and len(self._sizes) < MAX_PROGRAMS:
@@ -154,7 +154,7 @@ class CompiledCarrier:
         for wait in (self._question, self._transfer):
             if wait is None:
                 continue
-            if now - wait.began > PATIENCE:
+            if now - wait.began > ANSWER_TIMEOUT:
                 self._slow |= wait.unheard
             wait.unheard &= self._find_reachable()
         if self._transfer is not None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from hostmesh.launcher.supervisor.blame.verdict import Verdict
 from hostmesh.launcher.supervisor.state.run_hosts import Seats
+from hostmesh.launcher.supervisor.state.standstill import Standstill
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,23 @@ class TryNetwork:
 
 
 @dataclass(frozen=True)
+class Examine:
+    """Ask all agents where their processes are, which do not move."""
+
+    standstill: Standstill
+
+
+@dataclass(frozen=True)
+class Tell:
+    """The processes have been examined: say what is waited for, where there are `lines`; nothing ends."""
+
+    standstill: Standstill
+    seconds: float
+    lines: tuple[str, ...] = ()
+    hang: Verdict | None = None  # what would be said if the run ended now
+
+
+@dataclass(frozen=True)
 class AskRows:
     """Let processes read rows again that they do not hold alike."""
 
@@ -55,4 +73,4 @@ class Assemble:
     """All hosts are ready: let them agree on the coordinator's port."""
 
 
-Decision = Wait | Spawn | AskToStop | TryNetwork | AskRows | Seat | Assemble | End
+Decision = Wait | Spawn | AskToStop | Examine | Tell | TryNetwork | AskRows | Seat | Assemble | End

@@ -68,8 +68,8 @@ class Ending:
     def _stop_all(self, verdict: Verdict, stays: bool = False) -> Verdict:
         state = self._state
         # Whoever is still there when the grace after a Ctrl-C is over is stuck; after a second one nothing waits.
-        was_patient = verdict.outcome == "stopped" and len(state.interrupts) == 1
-        stuck = len(self._unended()) if was_patient and not state.nobody_is_waited_for else 0
+        was_asked_once = verdict.outcome == "stopped" and len(state.interrupts) == 1
+        stuck = len(self._unended()) if was_asked_once and not state.nobody_is_waited_for else 0
         stacks, grace = bool(stuck) or verdict.outcome in ("failed", "host lost", "hang"), state.stop_grace
         culprit = next((f for f in state.failures if f.process_id == verdict.process_id), None)
         if verdict.kind == kinds.DISAGREEMENT:

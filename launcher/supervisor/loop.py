@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 from hostmesh.launcher.output.metrics import Metrics
 from hostmesh.launcher.planning.plan import Plan, describe_start
 from hostmesh.launcher.protocol import wire
+from hostmesh.launcher.supervisor import decisions
 from hostmesh.launcher.supervisor.blame import verdict as verdicts
 from hostmesh.launcher.supervisor.blame.verdict import Verdict
 from hostmesh.launcher.supervisor.compiled import CompiledCarrier
 from hostmesh.launcher.supervisor.control.asking import Ask, Left
 from hostmesh.launcher.supervisor.control.control import Control
-from hostmesh.launcher.supervisor.decisions import AskRows, AskToStop, Assemble, End, Seat, Spawn, TryNetwork, Wait
 from hostmesh.launcher.supervisor.ending import WIND_UP_TIMEOUT, Ending
 from hostmesh.launcher.supervisor.going_on.explaining import Explained, Explaining
 from hostmesh.launcher.supervisor.going_on.losses import Losses
@@ -81,7 +81,7 @@ class Supervisor:
         self.on_spawn = on_spawn
         self.inbox = inbox or Inbox()
         self.channels: dict[int, Channel] = {}
-        self.state = begin_state(plan, f"{records.run.logs}/")
+        self.state = begin_state(plan, f"{records.run.logs}/", f"{records.run.stacks}/")
         self.metrics = Metrics(plan.cluster.metrics == "all", records.tell, records.note)
         self.reports = Reports(self.state, records, self.metrics, self.inbox)
         self.startup = Startup(
@@ -138,7 +138,7 @@ class Supervisor:
         self.inbox.put(Interrupt(number))
 
     def asked_again(self) -> bool:
-        """After the run: has somebody lost patience with a reader of our output that does not read?"""
+        """After the run: was the launcher asked to stop again while it waited for a reader of its output?"""
         while self._take_in(0):
             pass
         return len(self.state.interrupts) > 1
@@ -186,7 +186,7 @@ class Supervisor:
     def _begin_attempt(self, pause: float) -> None:
         self.state.begin_attempt(self.inbox.now() + pause)
         self.losses.leave_warned()
-        self.state.logs = f"{self.records.run.logs}/"
+        self.state.logs, self.state.stacks = f"{self.records.run.logs}/", f"{self.records.run.stacks}/"
         self.hang_watch = HangWatch(self.plan.cluster, self.records, self.channels)
         self._asked_to_stop = False
 
@@ -197,26 +197,25 @@ class Supervisor:
                 self.rejoining.look()
             self.reports.tell_disagreement()
             match decide(self.state, self.inbox.now()):
-                case End(verdict):
+                case decisions.End(verdict):
                     return verdict
-                case Spawn():
+                case decisions.Spawn():
                     spawn_all(self.plan, self.state, self.records, self.channels, self.inbox)
                     self.carrier.begin()
                     self.on_spawn()
-                case Seat() as order:
+                case decisions.Seat() as order:
                     self.plan = seat_hosts(order, self.plan, self.state, self.records)
                     self.startup.begin_apart()
-                case Assemble():
+                case decisions.Assemble():
                     self.startup.assemble()
-                case AskToStop(number):
+                case decisions.AskToStop(number):
                     self._ask_to_stop(number)
-                case TryNetwork():
-                    self.hang_watch.try_network(self.state, self.inbox.now())
-                case AskRows():
+                case decisions.Examine() | decisions.Tell() | decisions.TryNetwork() as order:
+                    self.hang_watch.act(order, self.state, self.inbox.now())
+                case decisions.AskRows():
                     ask_rows(self.state, self.channels, self.inbox.now())
-                case Wait():
-                    if (hang := self.hang_watch.look(self.state, self.inbox.now())) is not None:
-                        return hang
+                case decisions.Wait():
+                    self.hang_watch.look(self.state, self.inbox.now())
             self.hinting.look(self.state)
 
     def _ask_to_stop(self, number: int) -> None:

@@ -12,9 +12,29 @@ from hostmesh.launcher.supervisor.blame.waited_in_vain import given_up, network_
 from hostmesh.launcher.supervisor.decisions import AskRows, AskToStop, Decision, End, TryNetwork, Wait
 from hostmesh.launcher.supervisor.going_on.seats import decide_growth, decide_start
 from hostmesh.launcher.supervisor.state.run_state import RunState
+from hostmesh.launcher.words import agree
+
+# Looking at all processes takes its time, as there may be a thousand, and a decision is asked for at every event.
+LOOK_EVERY = 0.2
+# Seconds without movement after which it is worth while to load what a run that moves never needs.
+WATCHED_AFTER = 2.0
 
 
 def decide(state: RunState, now: float) -> Decision:
+    decision = decide_by_events(state, now)
+    return decide_hang(state, now) if isinstance(decision, Wait) else decision
+
+
+def decide_hang(state: RunState, now: float) -> Decision:
+    """Nothing has happened that asks for more: does anything move?"""
+    if not state.progress or now - state.looked_at < LOOK_EVERY or now - state.moved_at < WATCHED_AFTER:
+        return Wait()
+    from hostmesh.launcher.supervisor.stuck.watch import decide_standstill
+
+    return decide_standstill(state, now)
+
+
+def decide_by_events(state: RunState, now: float) -> Decision:
     if state.interrupts:
         return decide_stop(state, now)
     if state.keep_going and state.spawned and not state.everyone_ended:
@@ -43,7 +63,8 @@ def decide(state: RunState, now: float) -> Decision:
 
 
 def decide_disagreement(state: RunState, now: float) -> Decision | None:
-    """A program of its own may make a process fail in the runtime; an exception of its own is the cause itself."""
+    """Processes that compute different things may fail in the runtime, so this comes before failures. It does not come
+    before an exception of the user's code, which is a cause by itself."""
     crashed = state.failures or state.crashes
     if not state.ends_at_disagreement or state.losses or crashed and state.has_own_cause:
         return None
@@ -131,12 +152,12 @@ def decide_network(state: RunState, began: float, now: float) -> Decision | None
 
 def decide_stop(state: RunState, now: float) -> Decision:
     """Somebody asked the launcher to stop: the processes get some time, a second request ends it."""
-    patient = len(state.interrupts) == 1 and state.spawned
-    if patient and state.save_seconds is not None and (trouble := find_trouble_with_saving(state)):
+    may_wait = len(state.interrupts) == 1 and state.spawned
+    if may_wait and state.save_seconds is not None and (trouble := find_trouble_with_saving(state)):
         return End(trouble)
     in_time = now - state.interrupted_at < state.stop_grace
     is_lost = bool(state.losses) and not state.keep_going
-    if patient and in_time and not state.nobody_is_waited_for and not is_lost:
+    if may_wait and in_time and not state.nobody_is_waited_for and not is_lost:
         return AskToStop(state.request)
     number, step = state.interrupts[0], state.saved_step
     if state.was_preempted and number == signal.SIGTERM:
@@ -178,9 +199,8 @@ def add_evidence(told: Verdict, culprit: Failure, same: set[int], state: RunStat
     """What others say: that they lost a peer, or that they failed by themselves when nobody can say who was first."""
     others = [each for each in state.victims if each.process_id not in same | {culprit.process_id}]
     if lost := sum(each.lost_a_peer for each in others):
-        reports = "reports" if lost == 1 else "report"
-        told = verdict.with_evidence(told, f"{count_others(lost)} {reports} a lost peer")
-    rivals = [each for each in others if each.is_a_cause and each.at - each.give <= culprit.at + culprit.give]
+        told = verdict.with_evidence(told, f"{count_others(lost)} {agree('reports', lost)} a lost peer")
+    rivals = [each for each in others if each.is_a_cause and each.may_precede(culprit)]
     if rivals and culprit.is_a_cause and not state.keep_going:
         told = verdict.less_sure(told, f"process {rivals[0].process_id} failed at the same time, in another way")
     return told

@@ -78,7 +78,7 @@ class Reports:
             return
         state.exits[event.process_id] = event.code
         state.progress[event.process_id].moved_at = self._inbox.now()
-        at, give = self._when(host, event)
+        at, clock_error = self._when(host, event)
         known = state.crashes.get(event.process_id)
         detail = {"code": event.code, "at": round(at, 3), **({"memory": event.memory} if event.memory else {})}
         self._records.tell("process exited", process_id=event.process_id, host=host.name, **detail)
@@ -89,7 +89,7 @@ class Reports:
         if crash is not None and is_number(crash.get("at")):  # the host's clock may be better known by now
             began = self._inbox.to_now(host.clock.bring_here(crash["at"], self._inbox.wall_clock())[0])
         memory = {**NO_MEMORY, **event.memory} if event.memory else {}
-        failure = Failure(event.process_id, host.name, event.code, began, tail, crash, give, memory)
+        failure = Failure(event.process_id, host.name, event.code, began, tail, crash, clock_error, memory)
         (state.failures if event.code != 0 else state.leavers).append(failure)
         if event.code != 0:
             from hostmesh.launcher.supervisor.blame.cause import find_cause  # few runs need it

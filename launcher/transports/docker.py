@@ -6,8 +6,10 @@ import subprocess
 from collections.abc import Sequence
 
 from hostmesh.launcher.cluster.model import Host
+from hostmesh.launcher.engines.program import run_program
 from hostmesh.launcher.errors import Unreachable
 from hostmesh.launcher.transports.pipe import PipeStream
+from hostmesh.launcher.words import last_lines
 
 ASK_TIMEOUT = 5.0
 # What `docker inspect` calls a container's state, and what brings it back.
@@ -59,11 +61,11 @@ def find_problem(container: str) -> str | None:
 def ask_docker(*args: str) -> tuple[str | None, str]:
     """Its answer, or None and what it complained of."""
     try:
-        done = subprocess.run(["docker", *args], capture_output=True, text=True, errors="replace", timeout=ASK_TIMEOUT)
+        done = run_program(["docker", *args], "", ASK_TIMEOUT)
     except subprocess.TimeoutExpired:
         return None, f"no answer to docker {args[0]} within {ASK_TIMEOUT:g} s"
     except OSError as error:
         return None, f"cannot start docker: {error.strerror}"
     if done.returncode == 0:
         return done.stdout.strip(), ""
-    return None, done.stderr.strip().rpartition("\n")[2]
+    return None, "".join(last_lines(done.stderr, 1))

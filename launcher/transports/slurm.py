@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 
 from hostmesh.launcher.cluster.model import Host
+from hostmesh.launcher.engines.program import run_program
 from hostmesh.launcher.engines.slurm.commands import explain_node
 from hostmesh.launcher.errors import HostmeshError, Unreachable
 from hostmesh.launcher.transports.pipe import PipeStream
@@ -73,7 +74,7 @@ def step_environment(env: Mapping[str, str]) -> dict[str, str]:
 @functools.cache
 def ask_version() -> str:
     try:
-        done = subprocess.run(["srun", "--version"], capture_output=True, text=True, timeout=ASK_TIMEOUT)
+        done = run_program(["srun", "--version"], "", ASK_TIMEOUT)
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return done.stdout.strip()

@@ -5,14 +5,11 @@ from __future__ import annotations
 import os
 from typing import Mapping
 
+from hostmesh.launcher.agent.files import find_cache
+
 
 def find_base(env: Mapping[str, str]) -> str:
-    """As the XDG rules have it: a relative XDG_CACHE_HOME does not count."""
-    cache = env.get("XDG_CACHE_HOME", "")
-    if not os.path.isabs(cache):
-        home = env.get("HOME", "")
-        cache = os.path.join(home if os.path.isabs(home) else os.path.expanduser("~"), ".cache")
-    return os.path.join(cache, "hostmesh", "compiled")
+    return os.path.join(find_cache(env), "compiled")
 
 
 def used_path(folder: str) -> str:

@@ -27,7 +27,7 @@ Counts = Deque[Tuple[float, int]]
 Sample = TypeVar("Sample")
 
 
-class Look:
+class Samples:
     """One process, or one below it, as it was seen: how much memory it had in the last seconds."""
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ class MemoryWatch:
         self._kills: Dict[str, Counts] = {}  # by the cgroup's folder; HOST for all of the host
         self._taken: Dict[str, Deque[float]] = {}  # when a process ended of one of them
         self._named: Deque[Tuple[float, Killed]] = deque(maxlen=1000)
-        self._looks: Dict[int, Look] = {}
+        self._looks: Dict[int, Samples] = {}
         self._host: Deque[Tuple[float, Tuple[int, int]]] = deque(maxlen=16)  # total, available
         self._uses: Dict[str, Deque[Tuple[float, Use]]] = {}
 
@@ -72,7 +72,7 @@ class MemoryWatch:
         if pid is None or self._cgroups is None:
             return {}
         now = time.monotonic()
-        seen = self._looks.pop(pid, None) or Look()
+        seen = self._looks.pop(pid, None) or Samples()
         cgroup = seen.cgroup or self._own
         (total, available), use = self._host_before(), self._use_before(cgroup)
         self._count([cgroup], now)
@@ -90,21 +90,21 @@ class MemoryWatch:
 
     # Looking.
 
-    def _look_at(self, pid: int, now: float) -> Look:
+    def _look_at(self, pid: int, now: float) -> Samples:
         assert self._cgroups is not None
-        look = self._looks.setdefault(pid, Look())
+        look = self._looks.setdefault(pid, Samples())
         cgroup = self._cgroups.find(str(pid))
         if self._note_size(look, pid, now) and cgroup is not None:
             look.cgroup = cgroup  # one that has given back its memory on its way out is in the topmost, at last
         for child in self._find_below(pid):
             look.below[child] = now
-            self._note_size(self._looks.setdefault(child, Look()), child, now)
+            self._note_size(self._looks.setdefault(child, Samples()), child, now)
         for child in [child for child, at in look.below.items() if now - at > NAMED_LATELY]:
             del look.below[child]
             self._looks.pop(child, None)
         return look
 
-    def _note_size(self, look: Look, pid: int, now: float) -> bool:
+    def _note_size(self, look: Samples, pid: int, now: float) -> bool:
         """False if it has no memory any more."""
         words = read_if_there(os.path.join(self._root, f"proc/{pid}/statm")).split()
         if len(words) < 2 or words[1] == b"0":
@@ -167,7 +167,7 @@ class MemoryWatch:
             taken.append(counts[-1][0])
         return kills
 
-    def _size_of(self, pid: int, seen: Look) -> Optional[int]:
+    def _size_of(self, pid: int, seen: Samples) -> Optional[int]:
         """Of the largest process, of this one and those below it: a shell's program is what counts."""
         of_below = [self._looks.pop(child) for child in seen.below if child in self._looks]
         sizes = [size for look in (seen, *of_below) for size in just_before(look.sizes)]
@@ -181,7 +181,7 @@ class MemoryWatch:
         uses = self._uses.get(cgroup[0], deque()) if cgroup is not None else deque()
         return max(just_before(uses), key=lambda use: use.used or 0, default=Use(None, None))
 
-    def _list_named(self, pid: int, seen: Look, now: float) -> List[Dict[str, Any]]:
+    def _list_named(self, pid: int, seen: Samples, now: float) -> List[Dict[str, Any]]:
         """Whom the kernel says that it killed: this process, one below it, or another."""
         found: Dict[int, Dict[str, Any]] = {}
         for at, killed in self._named:

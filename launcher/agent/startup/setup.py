@@ -9,7 +9,7 @@ import subprocess
 import time
 from typing import Dict, FrozenSet, List, NamedTuple, Optional, Set
 
-from hostmesh.launcher.agent.files import lock_within, read_if_there
+from hostmesh.launcher.agent.files import find_cache, lock_within, read_if_there
 from hostmesh.launcher.agent.sync.manifest import STATE_FOLDER
 
 LOCK_TIMEOUT = 1800.0
@@ -104,7 +104,7 @@ def _stamp_of(folder: str) -> str:
     import hashlib
 
     name = f"{socket.gethostname()}\0{os.path.realpath(folder)}"
-    cache = os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "hostmesh")
+    cache = find_cache(os.environ)
     os.makedirs(cache, exist_ok=True)
     return os.path.join(cache, "setup-" + hashlib.sha256(name.encode(errors="surrogateescape")).hexdigest()[:16])
 

@@ -9,6 +9,7 @@ from typing import Any
 from hostmesh.launcher.cluster.model import Kubernetes
 from hostmesh.launcher.engines.program import run_program
 from hostmesh.launcher.errors import UsageError
+from hostmesh.launcher.words import last_lines
 
 TIMEOUT = 60.0
 LAST_LINES = 4
@@ -52,8 +53,8 @@ class Kubectl:
         except subprocess.TimeoutExpired:
             raise KubectlError(what, f"no answer within {timeout:g} s") from None
         if done.returncode != 0:
-            lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
-            raise KubectlError(what, " / ".join(lines[-LAST_LINES:]) or f"exit code {done.returncode}")
+            lines = [line.strip() for line in last_lines(done.stderr, LAST_LINES)]
+            raise KubectlError(what, " / ".join(lines) or f"exit code {done.returncode}")
         return done.stdout
 
     def get(self, *args: str, timeout: float = TIMEOUT) -> dict[str, Any]:

@@ -26,7 +26,7 @@ def find_nodes(settings: Slurm) -> list[str]:
     answer = ask(["scontrol", "show", "hostnames", listed])
     names = answer.out.split()
     if answer.code != 0 or not names:
-        raise UsageError(f"scontrol show hostnames {listed}: {answer.complaint}")
+        raise UsageError(f"scontrol show hostnames {listed}: {answer.error_text}")
     if settings.nodes is not None and settings.nodes > len(names):
         found = f"an allocation of {len(names)} (job {find_job()}: {listed})"
         raise UsageError(f"found {found}, wanted {settings.nodes} nodes")

@@ -10,23 +10,24 @@ from typing import NamedTuple
 
 from hostmesh.launcher.engines.program import run_program
 from hostmesh.launcher.errors import UsageError
+from hostmesh.launcher.words import last_lines
 
 ASK_TIMEOUT = 30.0
 LAST_LINES = 6
 
 
-class Answer(NamedTuple):
+class ProgramResult(NamedTuple):
     code: int
     out: str
     err: str
 
     @property
-    def complaint(self) -> str:
-        lines = [line.strip() for line in (self.err or self.out).splitlines() if line.strip()]
-        return "\n  ".join(lines[-LAST_LINES:]) or f"it exited with {self.code} and said nothing about why"
+    def error_text(self) -> str:
+        lines = last_lines(self.err or self.out, LAST_LINES)
+        return "\n  ".join(lines) or f"it exited with {self.code} and said nothing about why"
 
 
-def ask(argv: Sequence[str], stdin: str = "", timeout: float = ASK_TIMEOUT) -> Answer:
+def ask(argv: Sequence[str], stdin: str = "", timeout: float = ASK_TIMEOUT) -> ProgramResult:
     """Raises UsageError where the program cannot be started, or gives no answer."""
     try:
         done = run_program(argv, stdin, timeout)
@@ -37,7 +38,7 @@ def ask(argv: Sequence[str], stdin: str = "", timeout: float = ASK_TIMEOUT) -> A
         raise UsageError(f"{argv[0]} cannot be started: {error.strerror}") from None
     except subprocess.TimeoutExpired:
         raise UsageError(f"{argv[0]} gave no answer within {timeout:g} s; does slurmctld answer? try sinfo") from None
-    return Answer(done.returncode, done.stdout, done.stderr)
+    return ProgramResult(done.returncode, done.stdout, done.stderr)
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ def ask_job(job: str) -> JobInfo | None:
         return parse_job(answer.out)
     if "Invalid job id" in answer.err:
         return None
-    raise UsageError(f"scontrol show job {job}: {answer.complaint}")
+    raise UsageError(f"scontrol show job {job}: {answer.error_text}")
 
 
 def parse_job(text: str) -> JobInfo:
@@ -108,7 +109,7 @@ def explain_node(node: str) -> str | None:
     """A node that Slurm itself finds wanting, with its reason: `State=DOWN* Reason=Not responding [root@…]`."""
     answer = ask(["scontrol", "--oneliner", "show", "node", node])
     if answer.code != 0:
-        return f"scontrol show node {node}: {answer.complaint}"
+        return f"scontrol show node {node}: {answer.error_text}"
     state = parse_fields(answer.out).get("State", "")
     if not re.search(r"DOWN|FAIL|DRAIN|NOT_RESPONDING|POWER|REBOOT|NO_RESPOND|UNKNOWN|\*", state):
         return None

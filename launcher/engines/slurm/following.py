@@ -182,7 +182,7 @@ class Follower:
             self._tell(str(error))
             return
         if answer.code != 0:
-            self._tell(f"scancel: {answer.complaint}")
+            self._tell(f"scancel: {answer.error_text}")
         self._pause, self._ask_at = FIRST_ASK, 0.0
 
     # The screen.

@@ -48,4 +48,4 @@ def stop_job(job: str, now: bool = True) -> None:
     """At once: Slurm ends all of it, or takes it out of its queue. In order: the launcher in it hears SIGTERM."""
     answer = ask(["scancel", *([] if now else ["--batch", f"--signal={AS_SIGTERM}"]), job])
     if answer.code != 0:
-        raise UsageError(f"scancel {job}: {answer.complaint}")
+        raise UsageError(f"scancel {job}: {answer.error_text}")

@@ -49,5 +49,5 @@ def submit(cluster: Cluster, batch: Batch, run_id: str) -> SlurmJob:
     answer = ask(batch.argv(), batch.script)
     number = answer.out.strip().partition(";")[0]  # with the cluster's name, where there are several
     if answer.code != 0 or not number.isdecimal():
-        raise UsageError(f"Slurm took no job:\n  {answer.complaint}")
+        raise UsageError(f"Slurm took no job:\n  {answer.error_text}")
     return SlurmJob(number, batch.files, run_id)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from hostmesh.launcher.supervisor.blame.failures import NO_CRASH, REQUESTED, Failure
 from hostmesh.launcher.supervisor.blame.kinds import BUG, CERTAIN, KILLED, LIKELY, OUT_OF_MEMORY, PREEMPTED, UNKNOWN
-from hostmesh.launcher.supervisor.blame.memory import Judgement, judge_kill, judge_kill_below
+from hostmesh.launcher.supervisor.blame.memory import EndJudgement, judge_kill, judge_kill_below
 from hostmesh.launcher.supervisor.blame.tails import find_place
 from hostmesh.launcher.words import count_things
 from hostmesh.worker.identity import EXIT_PREEMPTED
@@ -56,7 +56,7 @@ def find_cause(failure: Failure, step: int | None = None) -> Cause:
     return Cause(judged.kind, judged.sure, ended, _sentence(failure, ended), place, judged.evidence)
 
 
-def describe_end(code: int, judged: Judgement, step: int | None = None) -> str:
+def describe_end(code: int, judged: EndJudgement, step: int | None = None) -> str:
     after = "" if step is None else f" after {count_things(step, 'step')}"
     memory = f"{'' if judged.sure == CERTAIN else 'probably '}out of memory ({judged.words})"
     if judged.kind == OUT_OF_MEMORY and judged.words and code == -signal.SIGKILL:
@@ -80,12 +80,12 @@ def signal_name(number: int) -> str:
         return "a real-time signal"
 
 
-def _judge(failure: Failure) -> Judgement:
+def _judge(failure: Failure) -> EndJudgement:
     code = failure.code
     if failure.lost_a_peer:
-        return Judgement(BUG, UNKNOWN, "", ("it reports a lost peer, and no other process is known to have failed",))
+        return EndJudgement(BUG, UNKNOWN, "", ("it reports a lost peer, and no other process is known to have failed",))
     if failure.was_preempted:
-        return Judgement(PREEMPTED, LIKELY, "", (f"it exited with {EXIT_PREEMPTED}, and the others did not",))
+        return EndJudgement(PREEMPTED, LIKELY, "", (f"it exited with {EXIT_PREEMPTED}, and the others did not",))
     if (own := _judge_memory_of_its_own(failure)) is not None:
         return own
     if failure.crash is not None:
@@ -93,19 +93,19 @@ def _judge(failure: Failure) -> Judgement:
     if code == -signal.SIGKILL:
         judged = judge_kill(failure.memory)
         evidence = ("SIGKILL, which this run had not sent", *judged.evidence)
-        return Judgement(judged.kind, judged.sure, judged.words, evidence)
+        return EndJudgement(judged.kind, judged.sure, judged.words, evidence)
     return _judge_signal(failure, -code) if code < 0 else _judge_exit(failure)
 
 
-def _judge_memory_of_its_own(failure: Failure) -> Judgement | None:
+def _judge_memory_of_its_own(failure: Failure) -> EndJudgement | None:
     """It says itself that it had no memory, or that it lost one below it for that."""
     crash = failure.crash
     if crash is not None:
         kind, message = str(crash["type"]), str(crash["message"])
         if MEMORY_TYPE.search(kind) or NO_ROOM.search(message):
-            return Judgement(OUT_OF_MEMORY, CERTAIN, "", (f"it raised {kind}",))
+            return EndJudgement(OUT_OF_MEMORY, CERTAIN, "", (f"it raised {kind}",))
     elif failure.code != -signal.SIGKILL and any(map(_says_no_room, failure.said)):
-        return Judgement(OUT_OF_MEMORY, LIKELY, "", ("its last lines say so",))
+        return EndJudgement(OUT_OF_MEMORY, LIKELY, "", ("its last lines say so",))
     if 0 < failure.code != 128 + signal.SIGKILL:
         return judge_kill_below(failure.memory, "\n".join([*failure.said, str((crash or NO_CRASH)["message"])]))
     return None
@@ -115,37 +115,37 @@ def _says_no_room(line: str) -> bool:
     return LAST_WORDS.search(line) is not None or NO_ROOM.search(line) is not None
 
 
-def _judge_crash(failure: Failure) -> Judgement:
+def _judge_crash(failure: Failure) -> EndJudgement:
     assert failure.crash is not None
     kind = str(failure.crash["type"])
     if kind == "KeyboardInterrupt":
-        return Judgement(KILLED, CERTAIN, "", ("SIGINT, which this run had not sent",))
+        return EndJudgement(KILLED, CERTAIN, "", ("SIGINT, which this run had not sent",))
     raised = f"it raised {kind}" + (f" at {failure.crash['place']}" if failure.crash["place"] else "")
-    return Judgement(BUG, CERTAIN, "", (raised,))
+    return EndJudgement(BUG, CERTAIN, "", (raised,))
 
 
-def _judge_signal(failure: Failure, number: int) -> Judgement:
+def _judge_signal(failure: Failure, number: int) -> EndJudgement:
     name = signal_name(number)
     if number in NATIVE:
         told = any(line.startswith("Fatal Python error") for line in failure.said)
         evidence = f"{name}, which a process gets for what it does itself"
-        return Judgement(BUG, CERTAIN if told else LIKELY, "", (evidence, *(["it left its stack"] if told else [])))
-    return Judgement(KILLED, CERTAIN, "", (f"{name}, which this run had not sent",))
+        return EndJudgement(BUG, CERTAIN if told else LIKELY, "", (evidence, *(["it left its stack"] if told else [])))
+    return EndJudgement(KILLED, CERTAIN, "", (f"{name}, which this run had not sent",))
 
 
-def _judge_exit(failure: Failure) -> Judgement:
+def _judge_exit(failure: Failure) -> EndJudgement:
     """A shell says with 128 + n that its program got signal n."""
     number = failure.code - 128
     if number == signal.SIGKILL:
         judged = judge_kill(failure.memory, of_its_program=True)
         evidence = (f"exit code {failure.code}, which is a shell's word for SIGKILL", *judged.evidence)
         words = judged.words if judged.kind == OUT_OF_MEMORY else f"a shell's word for SIGKILL; {judged.words}"
-        return Judgement(judged.kind, judged.sure, words, evidence)
+        return EndJudgement(judged.kind, judged.sure, words, evidence)
     if failure.code in REQUESTED:
-        return Judgement(
+        return EndJudgement(
             KILLED, LIKELY, "", (f"exit code {failure.code}, which is a shell's word for {signal_name(number)}",)
         )
-    return Judgement(BUG, CERTAIN, "", (f"it exited with {failure.code}",))
+    return EndJudgement(BUG, CERTAIN, "", (f"it exited with {failure.code}",))
 
 
 def _sentence(failure: Failure, ended: str) -> str:

@@ -44,7 +44,7 @@ NO_MEMORY = {
 class Failure:
     """One process that did not end well: `code` is negative for a signal, `at` is when its trouble began.
 
-    That may be wrong by `give`: hosts have clocks of their own. Only who left too early has exit code 0.
+    `at` may be wrong by `clock_error`, as hosts have clocks of their own. A `code` of 0 means that it left too early.
     """
 
     process_id: int
@@ -53,7 +53,7 @@ class Failure:
     at: float
     tail: str = ""
     crash: dict[str, Any] | None = None
-    give: float = 0.0
+    clock_error: float = 0.0
     memory: dict[str, Any] = field(default_factory=dict)  # as its agent tells it, see NO_MEMORY
 
     @property
@@ -69,6 +69,10 @@ class Failure:
     @property
     def is_a_cause(self) -> bool:
         return not self.lost_a_peer and not self.was_preempted
+
+    def may_precede(self, other: Failure, late: float = 0.0) -> bool:
+        """As far as their clocks can tell; `late` is how much later it may have been noticed."""
+        return self.at - self.clock_error <= other.at + other.clock_error + late
 
     @property
     def ended_as_asked(self) -> bool:
@@ -119,7 +123,7 @@ def _first_cause(causes: Sequence[Failure]) -> Failure:
     first = causes[0]
     if first.code == -signal.SIGABRT:
         for failure in causes:
-            if failure.process_id == 0 and failure.at - failure.give <= first.at + first.give:
+            if failure.process_id == 0 and failure.may_precede(first):
                 return failure
     return first
 
@@ -131,7 +135,7 @@ def find_leaver(leavers: Sequence[Failure], victims: Sequence[Failure], now: flo
     first = min(victims, key=lambda victim: victim.at)
     if not final and now - first.at < LEAVE_TIMEOUT:
         return None
-    before = [each for each in leavers if each.at - each.give <= first.at + first.give + NOTICED_LATE]
+    before = [each for each in leavers if each.may_precede(first, NOTICED_LATE)]
     return min(before, key=lambda each: each.at, default=None)
 
 

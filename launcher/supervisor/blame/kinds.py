@@ -12,7 +12,6 @@ PREEMPTED = "preempted"
 HANG = "hang"
 DISAGREEMENT = "disagreement"
 INTERRUPTED = "interrupted"
-KINDS = (BUG, KILLED, OUT_OF_MEMORY, HOST_LOST, PREEMPTED, HANG, DISAGREEMENT, INTERRUPTED)
 
 CERTAIN = "certain"  # somebody said so: the process itself, the kernel, the user
 LIKELY = "likely"  # it explains what is known, and nothing known speaks against it

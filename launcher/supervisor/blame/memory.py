@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hostmesh.launcher.supervisor.blame.kinds import CERTAIN, KILLED, LIKELY, OUT_OF_MEMORY, UNKNOWN
-from hostmesh.launcher.words import count_things
+from hostmesh.launcher.words import count_things, tell_size
 
 # A host with less than this share of its memory available is short of it: daemons kill before the kernel does.
 SHORT = 0.05
@@ -25,7 +25,7 @@ BELOW_WAS_KILLED = re.compile(
 
 
 @dataclass(frozen=True)
-class Judgement:
+class EndJudgement:
     """`words` say in brackets, or behind a semicolon, what the judgement comes from."""
 
     kind: str
@@ -34,7 +34,7 @@ class Judgement:
     evidence: tuple[str, ...] = ()
 
 
-def judge_kill(memory: Mapping[str, Any], of_its_program: bool = False) -> Judgement:
+def judge_kill(memory: Mapping[str, Any], of_its_program: bool = False) -> EndJudgement:
     """Of a process that SIGKILL has ended, and that the run itself did not kill; or of a shell that says so of its
     program, whose pid need not be known.
 
@@ -42,7 +42,7 @@ def judge_kill(memory: Mapping[str, Any], of_its_program: bool = False) -> Judge
     only that there was somebody.
     """
     if not memory:
-        return Judgement(KILLED, UNKNOWN, "was the host out of memory?", ("nothing is known of its memory",))
+        return EndJudgement(KILLED, UNKNOWN, "was the host out of memory?", ("nothing is known of its memory",))
     named, in_cgroup, in_host = memory["named"], memory["cgroup_kills"], memory["host_kills"]
     if own := [each for each in named or () if each["who"] != "another"]:
         is_the_one = own[-1]["who"] == ("below" if of_its_program else "itself")
@@ -63,11 +63,11 @@ def judge_kill(memory: Mapping[str, Any], of_its_program: bool = False) -> Judge
         )
     if in_host:
         told = f"the kernel killed {count_things(in_host, 'process')} of its host for memory: this one?"
-        return Judgement(KILLED, UNKNOWN, told, (*_sizes(memory), told))
+        return EndJudgement(KILLED, UNKNOWN, told, (*_sizes(memory), told))
     return _not_for_memory(memory, "the kernel killed no process of its host for memory")
 
 
-def judge_kill_below(memory: Mapping[str, Any], said: str) -> Judgement | None:
+def judge_kill_below(memory: Mapping[str, Any], said: str) -> EndJudgement | None:
     """Of a process that failed by itself: whether that was because one below it was killed for memory, by what it said
     and what is known. None if not."""
     if not memory:
@@ -83,23 +83,16 @@ def judge_kill_below(memory: Mapping[str, Any], said: str) -> Judgement | None:
     return None
 
 
-def tell_size(size: int) -> str:
-    """`11.2 GiB`, `512 MiB`."""
-    if size >= 1 << 30:
-        return f"{size / (1 << 30):.1f}".removesuffix(".0") + " GiB"
-    return f"{size / (1 << 20):.0f} MiB"
-
-
 def _for_memory(
     memory: Mapping[str, Any], sure: str, reason: str, killed: Mapping[str, Any] | None = None
-) -> Judgement:
+) -> EndJudgement:
     """`killed` is who the log says it was, and how large."""
     size = (killed or {}).get("rss") or memory["rss"]
     had = [f"it had {tell_size(size)}"] if size else []
-    return Judgement(OUT_OF_MEMORY, sure, "; ".join([*had, _tell_limit(memory, killed)]), (reason, *_sizes(memory)))
+    return EndJudgement(OUT_OF_MEMORY, sure, "; ".join([*had, _tell_limit(memory, killed)]), (reason, *_sizes(memory)))
 
 
-def _not_for_memory(memory: Mapping[str, Any], reason: str) -> Judgement:
+def _not_for_memory(memory: Mapping[str, Any], reason: str) -> EndJudgement:
     words, evidence = "no process was killed for memory", [reason, *_sizes(memory)]
     if others := [each for each in memory["named"] or () if each["who"] == "another"]:
         words = f"the kernel killed process {others[-1]['pid']} ({others[-1]['name']}) for memory, and not this one"
@@ -109,10 +102,10 @@ def _not_for_memory(memory: Mapping[str, Any], reason: str) -> Judgement:
         evidence.append(words)
     if _is_short(memory):
         words = f"the host had only {tell_size(memory['available'])} free: a daemon such as earlyoom may have done it"
-        return Judgement(KILLED, UNKNOWN, words, tuple(evidence))
+        return EndJudgement(KILLED, UNKNOWN, words, tuple(evidence))
     if memory["available"] is not None:
         words = f"the host had {tell_size(memory['available'])} free and {words}"
-    return Judgement(KILLED, LIKELY, words, tuple(evidence))
+    return EndJudgement(KILLED, LIKELY, words, tuple(evidence))
 
 
 def _tell_limit(memory: Mapping[str, Any], killed: Mapping[str, Any] | None) -> str:

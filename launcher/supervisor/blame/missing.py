@@ -8,7 +8,7 @@ from dataclasses import replace
 from hostmesh.launcher.errors import EXIT_HOST_LOST, EXIT_USAGE
 from hostmesh.launcher.supervisor.blame import kinds
 from hostmesh.launcher.supervisor.blame.verdict import Verdict
-from hostmesh.launcher.words import list_some
+from hostmesh.launcher.words import agree, list_some
 
 
 def refused(problems: Mapping[str, Sequence[str]]) -> Verdict:
@@ -43,4 +43,4 @@ def not_back(loss: Verdict, host: str, problems: Sequence[str]) -> Verdict:
 
 def grows(hosts: Sequence[str]) -> Verdict:
     """Of an attempt that ends because more hosts are there."""
-    return Verdict("grown", 0, f"{list_some(hosts, 4, 3, 'other hosts')} {'is' if len(hosts) == 1 else 'are'} back")
+    return Verdict("grown", 0, f"{list_some(hosts, 4, 3, 'other hosts')} {agree('is', len(hosts))} back")

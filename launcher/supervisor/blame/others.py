@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hostmesh.launcher.words import count_things
+from hostmesh.launcher.words import agree, count_things
 
 
 @dataclass(frozen=True)
@@ -31,9 +31,9 @@ class Others:
         if self.rest and self.went_on:
             told.append(f"{count_others(self.rest)} failed as well.")
         elif self.rest:
-            told.append(f"{count_others(self.rest)} {'was' if self.rest == 1 else 'were'} stopped.")
+            told.append(f"{count_others(self.rest)} {agree('was', self.rest)} stopped.")
         if self.lost:
-            told.append(f"{count_others(self.lost)} {'was' if self.lost == 1 else 'were'} lost with a host.")
+            told.append(f"{count_others(self.lost)} {agree('was', self.lost)} lost with a host.")
         if self.went_on and self.succeeded:
             told.append(f"{count_others(self.succeeded)} succeeded.")
         return told

@@ -93,7 +93,7 @@ def _without_noise(text: str) -> list[str]:
 
 
 # `File "/job/train.py", line 9 in step` of faulthandler, and with a comma of a traceback.
-FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+),? in (?P<name>.+)$')
+FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+|\?+),? in (?P<name>.+)$')
 
 
 @lru_cache(REMEMBERED)

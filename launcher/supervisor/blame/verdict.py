@@ -11,7 +11,7 @@ from hostmesh.launcher.errors import EXIT_HANG, EXIT_HOST_LOST
 from hostmesh.launcher.supervisor.blame import kinds
 from hostmesh.launcher.supervisor.blame.failures import LAST_LINES, Failure
 from hostmesh.launcher.supervisor.blame.others import Others, count_others
-from hostmesh.launcher.words import count_things
+from hostmesh.launcher.words import agree, count_things
 from hostmesh.worker.identity import EXIT_PREEMPTED
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class Verdict:
     host: str | None = None
     victims: int = 0
     detail: list[str] = field(default_factory=list)
-    remarks: tuple[str, ...] = ()  # about a run that ended well enough, and yet
+    remarks: tuple[str, ...] = ()  # what the user should know about a run that did not fail
     kind: str = kinds.NONE
     sure: str = kinds.CERTAIN
     cause: str = ""  # one sentence; the message where there is no other
@@ -141,7 +141,7 @@ def process_left(leaver: Failure, victims: Sequence[Failure], logs: str) -> Verd
 def process_unheard(process_id: int, host: str, victims: Sequence[Failure], logs: str) -> Verdict:
     message = f"the run failed: process {process_id} on {host} runs, but jax in the others no longer hears from it"
     count = len(victims)
-    detail = [f"{count_others(count)} {'was' if count == 1 else 'were'} ended by jax for that.", f"Logs: {logs}"]
+    detail = [f"{count_others(count)} {agree('was', count)} ended by jax for that.", f"Logs: {logs}"]
     return Verdict(
         *("failed", EXIT_HANG, message, process_id, host, count, detail),
         kind=kinds.HANG,
@@ -199,8 +199,8 @@ def with_others(verdict: Verdict, hosts: int, lost: Collection[int], others: Oth
     """A lost host's, in a run that went on: `lost` processes went with `hosts`, and `others` are those elsewhere."""
     *detail, logs = verdict.detail
     count = len(lost)
-    who, whom = "1 process was" if count == 1 else f"{count} processes were", "it" if hosts == 1 else f"{hosts} hosts"
-    detail = [*detail, f"{who} lost with {whom}.", *others.tell(), logs]
+    who, whom = count_things(count, "process"), "it" if hosts == 1 else f"{hosts} hosts"
+    detail = [*detail, f"{who} {agree('was', count)} lost with {whom}.", *others.tell(), logs]
     return replace(verdict, victims=count, victim_ids=tuple(sorted(lost)), detail=detail)
 
 
@@ -208,9 +208,9 @@ def nursery_died(
     host: str, problem: str, code: int, victims: Sequence[int], logs: str, memory: Mapping[str, Any] | None = None
 ) -> Verdict:
     """`memory` is what its agent tells of its memory."""
-    from hostmesh.launcher.supervisor.blame.memory import Judgement, judge_kill
+    from hostmesh.launcher.supervisor.blame.memory import EndJudgement, judge_kill
 
-    judged = Judgement(kinds.BUG, kinds.LIKELY, "")
+    judged = EndJudgement(kinds.BUG, kinds.LIKELY, "")
     if code == -signal.SIGKILL:
         judged = judge_kill(memory or {})
     words = f" ({judged.kind}: {judged.words})" if judged.kind == kinds.OUT_OF_MEMORY else ""

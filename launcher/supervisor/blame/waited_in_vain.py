@@ -8,7 +8,7 @@ from dataclasses import replace
 from hostmesh.launcher.errors import EXIT_HANG
 from hostmesh.launcher.supervisor.blame import kinds
 from hostmesh.launcher.supervisor.blame.verdict import Verdict
-from hostmesh.launcher.words import count_things
+from hostmesh.launcher.words import agree, count_things
 
 
 def given_up(hang: Verdict, victims: Sequence[int]) -> Verdict:
@@ -22,7 +22,7 @@ def network_broken(problem: str, victims: Sequence[int], logs: str) -> Verdict:
     """Processes lost peers that still ran: no process is to blame."""
     count = len(victims)
     detail = [
-        f"{count_things(count, 'process')} {'was' if count == 1 else 'were'} ended by jax for that.",
+        f"{count_things(count, 'process')} {agree('was', count)} ended by jax for that.",
         f"Logs: {logs}",
     ]
     return Verdict(

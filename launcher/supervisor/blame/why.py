@@ -20,7 +20,7 @@ KNOWN_CAUSES = {
 
 
 def tell_why(failure: Failure, most: int) -> list[str]:
-    """In at most so many lines: the first ones of a message, the last ones of what was printed."""
+    """In at most `most` lines: the first ones of a message, the last ones of what was printed."""
     crash = failure.crash
     if crash is None:
         known = [lines for words, lines in KNOWN_CAUSES.items() if any(map(words.search, failure.said))]

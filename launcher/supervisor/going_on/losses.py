@@ -1,4 +1,4 @@
-"""What is done when a host is lost: its agent ended, fell silent, or said what cannot be."""
+"""What is done when a host is lost: its agent ended, fell silent, or broke the protocol."""
 
 from __future__ import annotations
 

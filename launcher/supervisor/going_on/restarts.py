@@ -9,18 +9,18 @@ from hostmesh.launcher.cluster.model import Cluster
 from hostmesh.launcher.supervisor.blame import kinds
 from hostmesh.launcher.supervisor.blame.verdict import Verdict
 from hostmesh.launcher.supervisor.state.run_hosts import MAX_LOST
-from hostmesh.launcher.words import count_things
+from hostmesh.launcher.words import agree, count_things
 
-# What ended an attempt may be over in the next one.
+# Outcomes of an attempt that another one may follow.
 RESTARTED = frozenset({"failed", "hang", "preempted", "host lost", "grown"})
-# Preemptions are no failures, and have a budget of their own: so many for each restart that failures have.
+# Preemptions are no failures, and have a budget of their own: this many times that of failures.
 PREEMPTIONS_PER_RESTART = 10
-# So many attempts in a row that save nothing new, and the run ends.
+# The run ends after this many attempts in a row that saved nothing new.
 MAX_FRUITLESS = 3
 # An attempt that failed sooner was quick.
 QUICK = 60.0
 FIRST_PAUSE, MAX_PAUSE = 1.0, 60.0
-# Of these the next attempt dies as well: a process that is killed, or a host that is lost, says nothing of that.
+# Kinds of ends that the next attempt is likely to have as well.
 REPEATED = frozenset({kinds.BUG, kinds.OUT_OF_MEMORY, kinds.HANG})
 
 
@@ -146,7 +146,7 @@ def tell_again(kept: int, step: int | None) -> str:
     repeated = max(0, step - kept) if step is not None else 0
     if not repeated:
         return "no step is done again"
-    return f"{count_things(repeated, 'step')} {'is' if repeated == 1 else 'are'} done again"
+    return f"{count_things(repeated, 'step')} {agree('is', repeated)} done again"
 
 
 def find_pause(failures: Sequence[Attempt]) -> float:

@@ -1,8 +1,8 @@
 """Compares what processes say of the rows that they hold; pure.
 
-A block of rows is known by (loader, pass, step, array, place): of those who hold it all must say the same. Who has not
-said it yet is waited for, but not for long. Then all who hold it are asked to read it again, and one more: two who
-differ need a third to tell who is wrong.
+A block of rows is known by (loader, pass, step, array, place), and all processes that hold it must report the same
+fingerprint. Where they differ, the launcher waits a moment for the reports that are missing, and then asks all holders
+to read the block again. It also asks one process that does not hold it: that tells who is wrong where two differ.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from hostmesh.launcher.supervisor.guard.findings import Ends, Finding, Orders, S
 from hostmesh.launcher.supervisor.guard.reports import Form, Part, Step, read_form, read_steps, split_blocks
 from hostmesh.launcher.supervisor.guard.rows import Rows
 
-# So many steps of a loader are remembered of which not all processes have told.
+# What is remembered: of a loader the steps that not all processes have reported, and the parts of arrays in them;
+# loaders; forms of a loader.
 MAX_OPEN = 2000
-# And so many parts of arrays, of all of these; so many loaders, and forms of one.
 MAX_OPEN_PARTS = 100_000
 MAX_LOADERS = 300
 MAX_FORMS = 1000
 MAX_NAME = 300
 # Fewer values than this are often equal by chance.
 MIN_COPIED = 64
-# Seconds for all who hold the rows to say what they hold, and to say it again.
+# Seconds for all holders of rows to report them, and to report them again.
 OTHERS_TIMEOUT = 1.5
 AGAIN_TIMEOUT = 4.0
-# And so many more for each process: the more there are, the more seldom each of them tells.
+# Seconds to add for each process: the more processes there are, the more seldom each of them reports.
 PER_PROCESS = 1 / 400
 # Seconds after a process has left in which another reason for that may become known.
 LEFT_TIMEOUT = 1.0
@@ -55,7 +55,7 @@ class OpenStep:
 
 
 @dataclass
-class Loader:
+class LoaderReports:
     """What was said of one loader, or of the calls with one name."""
 
     forms: dict[int, dict[int, Form]] = field(default_factory=dict)  # by number, then by process
@@ -92,7 +92,7 @@ class Guard:
         self.found_at = 0.0
         self.asked_at: float | None = None
         self.notes: list[str] = []  # for the user; whoever tells them takes them away
-        self._loaders: dict[str, Loader] = {}
+        self._loaders: dict[str, LoaderReports] = {}
         self._noted: set[Hashable] = set()
         self._slack = num_processes * PER_PROCESS
 
@@ -100,7 +100,7 @@ class Guard:
         of = detail.get("of")
         if not isinstance(of, str) or len(of) > MAX_NAME:
             return
-        loader = self._loaders.setdefault(of, Loader())
+        loader = self._loaders.setdefault(of, LoaderReports())
         if len(self._loaders) > MAX_LOADERS:
             del self._loaders[next(iter(self._loaders))]
         if name == "rows again":
@@ -135,14 +135,14 @@ class Guard:
         if self.finding is None:
             self.finding, self.found_at = finding, now
 
-    def _note_taken(self, loader: Loader, process_id: int, detail: dict[str, Any], now: float) -> None:
+    def _note_taken(self, loader: LoaderReports, process_id: int, detail: dict[str, Any], now: float) -> None:
         if isinstance(taken := detail.get("taken"), int):
             loader.taken[process_id] = taken
             (loader.idle.add if detail.get("idle") is True else loader.idle.discard)(process_id)
             if detail.get("left") is True:
                 loader.left[process_id] = taken, now
 
-    def _note_form(self, loader: Loader, process_id: int, detail: dict[str, Any], now: float) -> None:
+    def _note_form(self, loader: LoaderReports, process_id: int, detail: dict[str, Any], now: float) -> None:
         form, number = read_form(process_id, detail), detail.get("form")
         if form is None or not isinstance(number, int):
             return
@@ -161,7 +161,7 @@ class Guard:
         elif len(told) == len(self.everyone) and (lacking := find_uncovered(told)) is not None:
             self._found(Uncovered(form.what, *lacking), now)
 
-    def _note_step(self, loader: Loader, of: str, process_id: int, step: Step, now: float) -> None:
+    def _note_step(self, loader: LoaderReports, of: str, process_id: int, step: Step, now: float) -> None:
         form = loader.forms.get(step.form, {}).get(process_id)
         if form is None:
             return
@@ -205,7 +205,7 @@ class Guard:
                 if isinstance(self.finding, Rows):
                     self.finding.add(found)
 
-    def _look_for_copies(self, loader: Loader, form: Form, step: Step, process_id: int) -> None:
+    def _look_for_copies(self, loader: LoaderReports, form: Form, step: Step, process_id: int) -> None:
         """Processes that should hold different rows, and hold the same."""
         if len(step.own) != len(form.parts):
             return

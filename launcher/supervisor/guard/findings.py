@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from hostmesh.launcher.supervisor.guard.rows import ON_WITHOUT_A_WORD, Name, Rows, Votes
-from hostmesh.launcher.supervisor.programs.disagreement import name_processes
+from hostmesh.launcher.words import agree, name_processes
 
 
 class Voted:
@@ -67,7 +67,7 @@ class Shapes(Voted):
             apart = _tell_sides(self.votes, self.culprits, name)
             return f"{apart} another mesh or sharding for {self.what} than the others"
         sides = sorted(self.votes.items(), key=lambda side: (-len(side[1]), min(side[1])))
-        has = [f"{name_processes(sorted(who))} {'has' if len(who) == 1 else 'have'} {shape}" for shape, who in sides]
+        has = [f"{name_processes(sorted(who))} {agree('has', len(who))} {shape}" for shape, who in sides]
         return f"the arrays of {self.what} are not the same everywhere: {'; '.join(has)}"
 
     def explain(self) -> list[str]:

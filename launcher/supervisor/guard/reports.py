@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-MAX_TEXT = 200
+from hostmesh.launcher.words import as_one_line
+
 MAX_PARTS = 10_000
 MAX_BLOCKS = 1024
 MAX_PROCESSES = 100_000
@@ -22,7 +23,7 @@ Box = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True)
 class Part:
-    """A part of an array, which all of its `holders` should hold alike; compared in so many `blocks` of rows."""
+    """A part of an array, which all of its `holders` should hold alike; compared in `blocks` blocks of rows."""
 
     name: str
     box: Box
@@ -98,10 +99,10 @@ def read_form(process_id: int, detail: dict[str, Any]) -> Form | None:
             parts = [_read_part(process_id, each) for each in given]
             if None in parts or not all(isinstance(shape, str) for shape in shapes.values()):
                 return None
-            named = {_clean(str(name)): _clean(shape) for name, shape in shapes.items()}
+            named = {as_one_line(str(name)): as_one_line(shape) for name, shape in shapes.items()}
             known = tuple(part for part in parts if part is not None)
             is_call, is_all = detail.get("is_call") is True, detail.get("is_all") is True
-            return Form(_clean(what), algorithm, is_call, named, layout, known, is_all)
+            return Form(as_one_line(what), algorithm, is_call, named, layout, known, is_all)
     return None
 
 
@@ -111,7 +112,7 @@ def _read_part(process_id: int, given: Any) -> Part | None:
             spans = tuple((span[0], span[1]) for span in box if _is_span(span))
             holders = _read_numbers(repr(held_by), held_by)
             if len(spans) == len(box) and process_id in holders:
-                return Part(_clean(name), spans, holders, blocks)
+                return Part(as_one_line(name), spans, holders, blocks)
     return None
 
 
@@ -131,7 +132,7 @@ def _read_step(given: Any) -> Step | None:
 
 
 def _read_numbers(text: str, spans: list[Any]) -> frozenset[int]:
-    """[[0, 2], [5, 5]] are 0, 1, 2 and 5; nobody where it makes no sense. Thousands of parts have the same holders."""
+    """[[0, 2], [5, 5]] are 0, 1, 2 and 5; none where it makes no sense. Thousands of parts have the same holders."""
     if (known := _known_numbers.get(text)) is None:
         if len(_known_numbers) > MAX_KNOWN:
             _known_numbers.clear()
@@ -154,7 +155,3 @@ def _is_span(span: Any) -> bool:
     return (
         isinstance(span, list) and len(span) == 2 and all(type(end) is int for end in span) and 0 <= span[0] < span[1]
     )
-
-
-def _clean(text: str) -> str:
-    return " ".join(text.split())[:MAX_TEXT]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hostmesh.launcher.supervisor.guard.reports import HEX, Part
-from hostmesh.launcher.supervisor.programs.disagreement import name_processes
+from hostmesh.launcher.words import list_some, name_processes
 
 MAX_RECORDS_TOLD = 6
 ON_WITHOUT_A_WORD = "jax computes with them all the same, and what comes out is wrong."
@@ -62,7 +62,7 @@ class Rows:
 
     @property
     def asked(self) -> list[int]:
-        """All who hold the rows, and another one where there is one: two who differ need a third."""
+        """All holders, and one other process if there is one: it tells who is wrong where two differ."""
         return [*sorted(self.part.holders), *sorted(self.everyone - self.part.holders)[:1]]
 
     @property
@@ -157,11 +157,10 @@ class Rows:
     def _records(self) -> str:
         found = [each.get("records") for each in self.answers.values()]
         known = next((each for each in found if isinstance(each, list) and each), [])
-        told = [str(one) for one in known[:MAX_RECORDS_TOLD] if isinstance(one, int)]
+        told = [str(one) for one in known if isinstance(one, int)]
         if not told:
             return ""
-        more = f" and {len(known) - len(told)} more" if len(known) > len(told) else ""
-        return f" (record{'s' if len(known) > 1 else ''} {', '.join(told)}{more})"
+        return f" (record{'s' if len(told) > 1 else ''} {list_some(told, MAX_RECORDS_TOLD, MAX_RECORDS_TOLD)})"
 
 
 def _in_step(is_call: bool, step: int) -> str:

@@ -76,7 +76,7 @@ class Channel:
 
     def _start(self, target: Callable[[], None]) -> threading.Thread:
         name = f"{target.__name__}-{self.host}"
-        thread = threading.Thread(target=self._settle, args=(target,), name=name, daemon=True)
+        thread = threading.Thread(target=self._report_end_of, args=(target,), name=name, daemon=True)
         try:
             thread.start()
         except RuntimeError:
@@ -84,7 +84,7 @@ class Channel:
             self._inbox.put(Ended(self.host, (), problem, self.life))
         return thread
 
-    def _settle(self, work: Callable[[], None]) -> None:
+    def _report_end_of(self, work: Callable[[], None]) -> None:
         """Whatever happens in a thread of a stream, whoever waits for it hears of the end, and of the reason."""
         try:
             work()
@@ -147,7 +147,7 @@ class Channel:
             while (data := self._next()) is not None:
                 self._stream.write(data)
         except (OSError, ValueError, Unreachable):
-            pass  # the reader sees the end as well, and says so
+            pass  # the reader meets the same end, and reports it
 
     def _next(self) -> bytes | None:
         """A beat of its own keeps the lease, however busy the supervisor is."""

@@ -48,9 +48,9 @@ class Liveness:
 class Absence:
     """Agents end their processes after a lease without a word of the launcher: no host is to blame for that."""
 
-    def __init__(self, inbox: Inbox, lease: float, give: float) -> None:
-        """`give` is how much later than a lease the end of such an agent may be heard of."""
-        self._inbox, self._lease, self._give = inbox, lease, give
+    def __init__(self, inbox: Inbox, lease: float, margin: float) -> None:
+        """`margin` is how much later than a lease the end of such an agent may be heard of."""
+        self._inbox, self._lease, self._margin = inbox, lease, margin
         self._looked = inbox.awake_or_not()
         self._until = 0.0
         self.seconds = 0.0
@@ -67,4 +67,4 @@ class Absence:
     @property
     def explains_a_loss(self) -> bool:
         """Within a lease after the launcher came back."""
-        return bool(self.seconds) and self._looked - self._until <= self._lease + self._give
+        return bool(self.seconds) and self._looked - self._until <= self._lease + self._margin

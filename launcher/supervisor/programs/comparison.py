@@ -35,7 +35,7 @@ class Evidence(Enum):
 
 
 # Seconds after which nothing else explains them.
-SETTLED = {Evidence.CERTAIN: 1.0, Evidence.LIKELY: 5.0, Evidence.AHEAD: 30.0}
+SURE_AFTER = {Evidence.CERTAIN: 1.0, Evidence.LIKELY: 5.0, Evidence.AHEAD: 30.0}
 
 
 @dataclass
@@ -102,12 +102,12 @@ class Programs:
             evidence = self._compare(first, second)
             if evidence is None or evidence is Evidence.AHEAD and group.in_step_at >= since:
                 continue  # whatever it was compiled for, they have gone on together
-            if not self._is_settled(first, second, evidence, since, now, ended):
+            if not self._is_sure(first, second, evidence, since, now, ended):
                 continue
             found = self._describe(group, first, second)
             told = {number for side in found.sides for number in side.processes}
             others = set(as_numbers(group.members & ~self._unsure)) - told - set(ended)
-            if found.minority or not others or now - since >= SETTLED[evidence] + OTHERS_TIMEOUT:
+            if found.minority or not others or now - since >= SURE_AFTER[evidence] + OTHERS_TIMEOUT:
                 return found
         return None
 
@@ -251,18 +251,18 @@ class Programs:
         who = program.called_by & program.compiled_by if called else program.compiled_by
         return who & ~other.known_by & ~self._unsure
 
-    def _is_settled(
+    def _is_sure(
         self, one: Program, other: Program, evidence: Evidence, since: float, now: float, ended: Collection[int]
     ) -> bool:
         who = [n for n in as_numbers(self._without(one, other) | self._without(other, one)) if n not in ended]
         if not who:
             return evidence is not Evidence.AHEAD
         if evidence is Evidence.CERTAIN:
-            return now - since >= SETTLED[evidence]
+            return now - since >= SURE_AFTER[evidence]
         reporters = [self._reporters[number] for number in who]
         if any(reporter.compiling for reporter in reporters):
             return False
-        return now - max(since, *(reporter.heard_at for reporter in reporters)) >= SETTLED[evidence]
+        return now - max(since, *(reporter.heard_at for reporter in reporters)) >= SURE_AFTER[evidence]
 
     def _describe(self, group: Group, first: Program, second: Program) -> Disagreement:
         """With all other programs that differ from both in the same way."""

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from itertools import zip_longest
 
 from hostmesh.launcher.supervisor.programs.reports import Inputs
+from hostmesh.launcher.words import agree, list_some, name_processes
 
 MAX_SHAPES_TOLD = 2
 MAX_SIDES_TOLD = 4
-MAX_PROCESSES_TOLD = 6
 CUT_OFF = "…"
 
 
@@ -59,7 +59,7 @@ class Disagreement:
         what = "" if any(inputs) or not same_name else self._tell_difference()
         parts = []
         for number, (side, shapes) in enumerate(zip(told, inputs, strict=True)):
-            runs = "" if number and same_name else f" {'runs' if len(side.processes) == 1 else 'run'} {side.name}"
+            runs = "" if number and same_name else f" {agree('runs', len(side.processes))} {side.name}"
             shown = f" with {shapes}" if shapes else " another one" if number and same_name else ""
             where = f" ({side.place})" if side.place and not same_place else ""
             parts.append(f"{name_processes(side.processes)}{runs}{shown}{where}")
@@ -88,7 +88,7 @@ class Lone(Disagreement):
 
     def text(self) -> str:
         side = self.sides[0]
-        has, have = ("has" if len(each) == 1 else "have" for each in (side.processes, self.lacking))
+        has, have = (agree("has", len(each)) for each in (side.processes, self.lacking))
         where = f" ({side.place})" if side.place else ""
         return (
             f"{name_processes(side.processes)} {has} run {side.name}{where} with {name_processes(self.lacking)}, who "
@@ -109,16 +109,4 @@ def tell_inputs(all_inputs: Sequence[Inputs]) -> list[str]:
 
 
 def _list_shapes(shapes: Sequence[str]) -> str:
-    more = len(shapes) - MAX_SHAPES_TOLD
-    return ", ".join(shapes[:MAX_SHAPES_TOLD]) + (f" and {more} more" if more > 0 else "")
-
-
-def name_processes(processes: Sequence[int]) -> str:
-    """`process 2`, `processes 0 and 1`, `processes 0, 1, 2, 3, 4 and 95 more`."""
-    if len(processes) == 1:
-        return f"process {processes[0]}"
-    if len(processes) > MAX_PROCESSES_TOLD:
-        shown = ", ".join(map(str, processes[: MAX_PROCESSES_TOLD - 1]))
-        return f"processes {shown} and {len(processes) - MAX_PROCESSES_TOLD + 1} more"
-    *most, last = processes
-    return f"processes {', '.join(map(str, most))} and {last}"
+    return list_some(shapes, MAX_SHAPES_TOLD, MAX_SHAPES_TOLD)

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-MAX_TEXT = 200
+from hostmesh.launcher.words import as_one_line
+
 MAX_INPUTS = 100_000
 MAX_PROCESS = 1 << 20
 
@@ -45,7 +46,7 @@ def read_begun(process_id: int, detail: dict[str, Any]) -> Begun | None:
             if inputs is None or not members >> process_id & 1:
                 return None
             return Begun(
-                *(_clean(name), _clean(place) if isinstance(place, str) else None, stack, inputs),
+                *(as_one_line(name), as_one_line(place) if isinstance(place, str) else None, stack, inputs),
                 *(layout, fingerprint, devices, members),
                 ahead=bool(detail.get("ahead")),
                 again=bool(detail.get("again")),
@@ -53,16 +54,12 @@ def read_begun(process_id: int, detail: dict[str, Any]) -> Begun | None:
     return None
 
 
-def _clean(text: str) -> str:
-    return " ".join(text.split())[:MAX_TEXT]
-
-
 def _read_inputs(given: list[Any]) -> Inputs | None:
     inputs = []
     for each in given:
         match each:
             case [str(shape), int(times)] if 0 < times <= MAX_INPUTS:
-                inputs.append((_clean(shape), times))
+                inputs.append((as_one_line(shape), times))
             case _:
                 return None
     return tuple(inputs) if sum(times for _, times in inputs) <= MAX_INPUTS else None

@@ -10,7 +10,7 @@ from hostmesh.launcher.protocol import wire
 
 
 class Coordinator:
-    """Asks the first host to hold ports, the others to try them, and settles on an address all of them reach.
+    """Asks the first host to hold ports, the others to try them, and chooses an address that all of them reach.
 
     `hosts` are those that take part, by their numbers in the cluster.
     """
@@ -56,13 +56,13 @@ class Coordinator:
         self._tried[host] = problems
 
     @property
-    def is_settled(self) -> bool:
+    def is_chosen(self) -> bool:
         return self._ports is not None and (not self.needs_trial or self._tried.keys() >= set(self._others))
 
     @property
     def place(self) -> tuple[str, int] | None:
         """The first address that everybody reached."""
-        if not self.is_settled:
+        if not self.is_chosen:
             return None
         assert self._ports is not None
         good = (at for at in self._ports.items() if not any(self._tell(at[0], host) for host in self._tried))
@@ -70,7 +70,7 @@ class Coordinator:
 
     def problems(self) -> dict[int, str]:
         """For each host that could not reach the first one: what happened at the address that most of them reached."""
-        if not self.is_settled or self.place is not None:
+        if not self.is_chosen or self.place is not None:
             return {}
         assert self._ports is not None
         best = min(self._ports, key=lambda address: sum(bool(self._tell(address, host)) for host in self._tried))

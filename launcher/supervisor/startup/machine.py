@@ -80,10 +80,10 @@ class Startup:
                 self._note_facts(host, event.found)
             case wire.Reserved():
                 self._port.note_reserved(host, event.ports)
-                self._settle_coordinator()
+                self._choose_address()
             case wire.Reached():
                 self._port.note_reached(host, event.problems)
-                self._settle_coordinator()
+                self._choose_address()
             case wire.Refused():
                 self._refuse_as_told(host, event)
             case _ if self._sender is not None:
@@ -190,9 +190,9 @@ class Startup:
         self._state.is_assembling = True
         self._port.assemble()
 
-    def _settle_coordinator(self) -> None:
+    def _choose_address(self) -> None:
         """In a later attempt; the hosts of the first are judged in all respects at once."""
-        if not self._state.is_assembling or not self.coordinator.is_settled:
+        if not self._state.is_assembling or not self.coordinator.is_chosen:
             return
         for number, problem in self.coordinator.problems().items():
             self.refuse(self._state.hosts[number], problem)

@@ -64,7 +64,7 @@ class CoordinatorPort:
         if host is not self.first:
             return  # another one has its seat by now
         self.coordinator.note_reserved(ports)
-        is_later = self._state.is_assembling and not self.coordinator.is_settled
+        is_later = self._state.is_assembling and not self.coordinator.is_chosen
         for other in self._hosts[1:]:
             if is_later or other.phase is Phase.PREPARING:
                 self.try_from(other)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from hostmesh.launcher.protocol import wire
+from hostmesh.launcher.words import last_lines
 
 LAST_LINES = 8
 # The agent's source, given to a shell that took it for commands, or to a program that printed it.
@@ -23,7 +24,7 @@ LIMITS = {
         *("processes", "ulimit -u", "nproc", "TasksMax="),
     ),
 }
-MEND_START_UP = (
+FIX_START_UP = (
     "a shell start-up file there (~/.bashrc, ~/.profile, ~/.zshenv), or a ForceCommand, must run the command it is "
     "given and leave its input alone where there is no terminal: put `[ -t 0 ] || return` at its top"
 )
@@ -32,16 +33,16 @@ MEND_START_UP = (
 def explain_no_agent(why: str, said: str, python: str | None) -> str:
     """`why` is how the stream ended, `said` what the host printed before that."""
     name, said = python or "python3", said.strip()
-    shown = last_lines(said)
+    shown = last_lines(said, LAST_LINES)
     if re.search(rf"{re.escape(name)}\W{{0,3}} (command )?(not found|No such file)", said):
         found = f"found no {name} for the agent; install Python 3.9 or newer there, or name one with agent_python"
         return "\n".join([found, *shown])
     if start_up := find_start_up_cause(said):
         quoted = shown if TAKEN_FOR_COMMANDS.search(said) or not PRINTED_BACK.search(said) else []
-        return "\n".join([f"its agent did not start: {start_up}; {MEND_START_UP}", *quoted])
+        return "\n".join([f"its agent did not start: {start_up}; {FIX_START_UP}", *quoted])
     if not said:
         ended = "its stream ended" if why == "lost its agent" else f"it {why}"
-        return f"its agent did not start: {ended}, and nothing was said before; {MEND_START_UP}"
+        return f"its agent did not start: {ended}, and nothing was said before; {FIX_START_UP}"
     if remedies := find_remedies(said):
         return "\n".join([f"its agent did not start: {'; '.join(remedies)}", shown[-1]])
     return "\n".join([f"its agent did not start: {shown[0]}", *shown[1:]])
@@ -67,10 +68,6 @@ def find_remedies(said: str) -> list[str]:
     ]
 
 
-def last_lines(said: str) -> list[str]:
-    return [line.rstrip() for line in said.splitlines() if line.strip()][-LAST_LINES:]
-
-
 def explain_refusal(refused: wire.Refused) -> str:
     """With the end of what a program printed about it."""
-    return "\n".join([refused.problem, *("  " + line for line in last_lines(refused.said))])
+    return "\n".join([refused.problem, *("  " + line for line in last_lines(refused.said, LAST_LINES))])

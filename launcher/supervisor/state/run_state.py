@@ -8,6 +8,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from hostmesh.launcher.cluster.model import HangTimeout
 from hostmesh.launcher.planning.plan import Plan
 from hostmesh.launcher.supervisor.blame.failures import Failure
 from hostmesh.launcher.supervisor.blame.verdict import Verdict
@@ -16,6 +17,7 @@ from hostmesh.launcher.supervisor.programs.comparison import Programs
 from hostmesh.launcher.supervisor.state.host import HostState
 from hostmesh.launcher.supervisor.state.progress import Progress
 from hostmesh.launcher.supervisor.state.run_hosts import RunHosts
+from hostmesh.launcher.supervisor.state.standstill import Standstill
 from hostmesh.worker.identity import EXIT_PREEMPTED
 
 if TYPE_CHECKING:
@@ -32,7 +34,16 @@ ORDERLY = frozenset({0, EXIT_PREEMPTED})
 OF_AN_ATTEMPT = (
     *("coordinator", "is_assembling", "saved_at", "spawned", "spawned_at", "started", "joining", "joined"),
     *("separate", "exits", "crashes", "failures", "leavers", "progress", "hang", "hang_since", "network"),
-    *("nursery_death", "programs", "ended_before", "resumed_step", "resumed_source", "guard"),
+    *(
+        "looked_at",
+        "standstill",
+        "nursery_death",
+        "programs",
+        "ended_before",
+        "resumed_step",
+        "resumed_source",
+        "guard",
+    ),
 )
 
 
@@ -45,6 +56,8 @@ class RunState(RunHosts):
     keep_going: bool = False
     tries_network: bool = False  # whether hosts can reach each other is worth a trial
     ends_at_disagreement: bool = True  # processes that run different programs end the run
+    hang_timeout: HangTimeout = HangTimeout()
+    stacks: str = ""
     attempt: int = 1
     not_before: float = 0.0  # the next attempt's processes are not to start
     # Start-up.
@@ -63,6 +76,8 @@ class RunState(RunHosts):
     progress: dict[int, Progress] = field(default_factory=dict)
     hang: Verdict | None = None  # what would be said if the run ended now, as of when it was last told about
     hang_since: float = 0.0
+    looked_at: float = -math.inf  # when the processes were last looked at, all of them
+    standstill: Standstill = Standstill()
     network: NetworkTrial | None = None  # the last one, where hosts were asked to try it
     nursery_death: Verdict | None = None
     save_seconds: float | None = None
@@ -198,7 +213,7 @@ class RunState(RunHosts):
         return signal.SIGINT if is_ctrl_c and self.save_seconds is None else signal.SIGTERM
 
 
-def begin_state(plan: Plan, logs: str = "") -> RunState:
+def begin_state(plan: Plan, logs: str = "", stacks: str = "") -> RunState:
     """Of a run that has a plan, and whose hosts are not known yet."""
     cluster = plan.cluster
     is_here = cluster.transport == "local"
@@ -216,6 +231,8 @@ def begin_state(plan: Plan, logs: str = "") -> RunState:
         rejoin=cluster.rejoin,
         tries_network=not is_here and 1 < len(cluster.hosts) <= MAX_TRYING,
         ends_at_disagreement=cluster.programs == "stop",
+        hang_timeout=cluster.hang_timeout,
+        stacks=stacks,
     )
     state.seat(tuple(range(len(cluster.hosts) - cluster.spares)), plan.processes)
     state.starts_together = True

@@ -12,7 +12,7 @@ from hostmesh.launcher.supervisor.programs.disagreement import Missing
 from hostmesh.launcher.supervisor.stuck.activity import Activity, Doing
 from hostmesh.launcher.supervisor.stuck.connections import UNACKNOWLEDGED, Stalled
 from hostmesh.launcher.supervisor.stuck.network import NetworkProblem
-from hostmesh.launcher.words import list_some
+from hostmesh.launcher.words import name_processes
 
 # They explain why others wait, in this order: what comes first explains what follows.
 STRONGEST = (Doing.STOPPED, Doing.DISK, Doing.NOT_JOINED)
@@ -50,11 +50,10 @@ def diagnose(
     missing: Missing | None = None,
     stalled: Stalled | None = None,
 ) -> Diagnosis:
-    """`missing` explains why most have left before some only if it communicates: then it may have taken part in
-    something else of theirs.
+    """A program that some processes lack (`missing`) is blamed before processes that have left only if it communicates:
+    then it may have met another program of theirs, and let them leave too early.
 
-    Where hosts cannot reach each other, or connections stand still, that is blamed only if nobody else is: firewalls
-    close much that no run needs.
+    A network that is broken is blamed only if no process is: firewalls close much that no run needs.
     """
     for doing in STRONGEST:
         found = [each for each in activities if each.doing is doing]
@@ -113,8 +112,8 @@ def _blame_stalled(stalled: Stalled, activities: Sequence[Activity]) -> Diagnosi
     if stalled.process is None:
         problem = stalled.describe({each.process_id: each.host for each in activities})
         return Diagnosis((), tuple(activities), LIKELY, problem)
-    partners = list_some([str(each) for each in stalled.partners_of(stalled.process)])
-    text = f"is cut off from processes {partners}: {UNACKNOWLEDGED}"
+    partners = name_processes(stalled.partners_of(stalled.process))
+    text = f"is cut off from {partners}: {UNACKNOWLEDGED}"
     apart = [replace(each, doing=Doing.CUT_OFF, text=text) for each in activities if each.process_id == stalled.process]
     return _blame(apart, activities, LIKELY)
 

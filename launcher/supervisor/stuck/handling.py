@@ -1,4 +1,4 @@
-"""What is done about a run that stands still: agents are asked, the user is told, the run is ended."""
+"""What is done about a run that stands still, and goes on: agents are asked, the user is told."""
 
 from __future__ import annotations
 
@@ -7,19 +7,14 @@ from typing import TYPE_CHECKING
 
 from hostmesh.launcher.cluster.model import Cluster
 from hostmesh.launcher.protocol import wire
+from hostmesh.launcher.supervisor.decisions import Examine, Tell, TryNetwork
 from hostmesh.launcher.supervisor.link.channel import Channel
+from hostmesh.launcher.supervisor.policy import LOOK_EVERY
 from hostmesh.launcher.supervisor.records import Records
 from hostmesh.launcher.supervisor.state.run_state import RunState
 
 if TYPE_CHECKING:
-    from hostmesh.launcher.supervisor.blame.verdict import Verdict
     from hostmesh.launcher.supervisor.stuck.stragglers import Stragglers
-    from hostmesh.launcher.supervisor.stuck.watch import Watch
-
-# It looks at all processes, which may be a thousand, and is asked at every event.
-LOOK_EVERY = 0.2
-# Seconds without movement after which it is worth while to load what a run that moves never needs.
-WATCHED_AFTER = 2.0
 
 
 class HangWatch:
@@ -27,46 +22,39 @@ class HangWatch:
 
     def __init__(self, cluster: Cluster, records: Records, channels: Mapping[int, Channel]) -> None:
         self._cluster, self._records, self._channels = cluster, records, channels
-        self._watch: Watch | None = None
         self._stragglers: Stragglers | None = None
-        self._looked_at = float("-inf")
 
-    def look(self, state: RunState, now: float) -> Verdict | None:
-        """A verdict ends the run."""
-        if not state.progress or now - self._looked_at < LOOK_EVERY:
-            return None
-        self._looked_at = now
+    def look(self, state: RunState, now: float) -> None:
+        """While the run goes on: who holds the others up, and how far is the trial of the network?"""
+        if not state.progress or now - state.looked_at < LOOK_EVERY:
+            return
+        state.looked_at = now
         self._name_straggler(state, now)
         self._go_on_trying(state)
-        if now - state.moved_at < WATCHED_AFTER:
-            return None
-        from hostmesh.launcher.supervisor.stuck.telling import hang_verdict, tell
-        from hostmesh.launcher.supervisor.stuck.watch import EndHang, Examine, Tell, Watch
 
-        self._watch = self._watch or Watch(self._cluster.hang_timeout)
-        names = [host.name for host in state.hosts]
-        folders = state.logs, f"{self._records.run.stacks}/"
-        match self._watch.look(state, now):
-            case Examine():
-                self._examine(state, now)
-            case Tell(diagnosis, seconds):
-                told = tell(diagnosis, seconds)
-                self._records.tell("standing still", seconds=round(seconds, 1), told=told[1:])
-                for line in told:
-                    self._records.note(f"launch: {line}")
-                if diagnosis.is_known:
-                    state.hang, state.hang_since = hang_verdict(diagnosis, seconds, names, *folders), state.moved_at
-            case EndHang(diagnosis, seconds):
-                return hang_verdict(diagnosis, seconds, names, *folders)
-        return None
+    def act(self, decision: Examine | Tell | TryNetwork, state: RunState, now: float) -> None:
+        match decision:
+            case Examine(standstill):
+                state.standstill = standstill
+                for host in state.with_agent:
+                    self._channels[host.number].send(wire.Examine())
+                if state.tries_network:
+                    self._try_network(state, now)
+            case Tell(standstill):
+                state.standstill = standstill
+                self._tell(decision, state)
+            case TryNetwork():
+                self._try_network(state, now)
 
-    def _examine(self, state: RunState, now: float) -> None:
-        for host in state.with_agent:
-            self._channels[host.number].send(wire.Examine())
-        if state.tries_network:
-            self.try_network(state, now)
+    def _tell(self, told: Tell, state: RunState) -> None:
+        if told.lines:
+            self._records.tell("standing still", seconds=round(told.seconds, 1), told=list(told.lines[1:]))
+        for line in told.lines:
+            self._records.note(f"launch: {line}")
+        if told.hang is not None:
+            state.hang, state.hang_since = told.hang, state.moved_at
 
-    def try_network(self, state: RunState, now: float) -> None:
+    def _try_network(self, state: RunState, now: float) -> None:
         """Let all agents listen, so that each can try the others."""
         from hostmesh.launcher.supervisor.stuck.network import NetworkTrial, find_addresses
 

@@ -9,7 +9,7 @@ from hostmesh.launcher.cluster.model import HangTimeout
 # Where every process tells its steps, and nobody has said otherwise.
 DEFAULT = 300.0
 # These take their time; a shorter general limit is not meant for them.
-PATIENT = {"compiling": 3600.0, "saving": 1800.0, "restoring": 1800.0}
+PHASE_TIMEOUTS = {"compiling": 3600.0, "saving": 1800.0, "restoring": 1800.0}
 
 
 def find_limit(phase: str, timeout: HangTimeout, all_are_kept: bool) -> float:
@@ -21,4 +21,4 @@ def find_limit(phase: str, timeout: HangTimeout, all_are_kept: bool) -> float:
         general = DEFAULT if all_are_kept else 0.0
     if general == 0.0:
         return math.inf
-    return max(general, PATIENT.get(phase, 0.0))
+    return max(general, PHASE_TIMEOUTS.get(phase, 0.0))

@@ -7,17 +7,18 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from hostmesh.launcher.supervisor.blame.tails import FRAME
+
 # Thread 0x00007f53a1c006c0 (most recent call first):
 #   File "/job/train.py", line 41 in main
 THREAD = re.compile(r"(Current thread|Thread) 0x[0-9a-f]+")
-FRAME = re.compile(r'  File "(?P<file>[^"]*)", line (?P<line>\d+|\?+) in (?P<name>.*)')
 JAX = re.compile(r"/(jax|jaxlib)/")
 OURS = re.compile(r"/hostmesh/(worker|launcher)/|/start\.py$")
 LIBRARY = re.compile(r"/(site|dist)-packages/|/lib(64)?/python3|^<|/usr/lib/python3")
 # Parts of ours in which a process waits for what the others say.
 WAITS = re.compile(r"/hostmesh/worker/(process/coordination|distributed|preemption)\.py$")
 LOADS = re.compile(r"/hostmesh/worker/(loading|reading|assembly|streams|sources|mixing|text)/")
-# Of the standard library: a thread that waits in them waits for its caller's sake.
+# Files of the standard library in which a thread waits. What it waits for is known by their caller.
 WAITING_TOOLS = re.compile(r"/(threading|queue|selectors|concurrent/futures/\w+)\.py$")
 SUBPROCESS = re.compile(r"/(subprocess|asyncio/\w*subprocess\w*)\.py$")
 # faulthandler shows a hundred threads at most, the newest first, and ends with this where there are more.

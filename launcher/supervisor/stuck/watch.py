@@ -1,18 +1,20 @@
-"""When a run that stands still is examined, told about, and ended."""
+"""When a run that stands still is examined, told about, and ended; pure."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
-from hostmesh.launcher.cluster.model import HangTimeout
+from hostmesh.launcher.supervisor.decisions import Decision, End, Examine, Tell, Wait
 from hostmesh.launcher.supervisor.state.progress import Progress
 from hostmesh.launcher.supervisor.state.run_state import RunState
+from hostmesh.launcher.supervisor.state.standstill import Standstill
 from hostmesh.launcher.supervisor.stuck.activity import Activity, Doing, find_activity, gather
 from hostmesh.launcher.supervisor.stuck.connections import Stalled, find_stalled
 from hostmesh.launcher.supervisor.stuck.diagnosis import Diagnosis, diagnose
 from hostmesh.launcher.supervisor.stuck.limits import find_limit
+from hostmesh.launcher.supervisor.stuck.telling import hang_verdict, tell
 
 # Told after so many seconds without movement, then after twice as many, and so on.
 TELL_AFTER = 20.0
@@ -23,92 +25,63 @@ LEAD, LEAD_WITH_NETWORK = 1.5, 5.0
 ANSWER_TIMEOUT = 3.0
 
 
-@dataclass(frozen=True)
-class Examine:
-    """Ask all agents where their processes are."""
+def decide_standstill(state: RunState, now: float) -> Decision:
+    if not state.progress or state.interrupts or state.keep_going:
+        return Wait()
+    moved_at, before = state.moved_at, state.standstill
+    if before.moved_at != moved_at:
+        before = Standstill(moved_at)
+    quiet = now - moved_at
+    if before.asked_at is None:
+        moment = next_moment(state, before.done)
+        if quiet < moment - (LEAD_WITH_NETWORK if state.tries_network else LEAD):
+            return Wait()
+        return Examine(replace(before, asked_at=now, asked_for=moment))
+    all_answered = all(each.examined_at >= before.asked_at for each in live(state))
+    if quiet < before.asked_for or not (all_answered or now - before.asked_at > ANSWER_TIMEOUT):
+        return Wait()
+    return judge(state, Standstill(moved_at, done=before.asked_for), quiet)
 
 
-@dataclass(frozen=True)
-class Tell:
-    """Say what is waited for; nothing ends."""
-
-    diagnosis: Diagnosis
-    seconds: float
-
-
-@dataclass(frozen=True)
-class EndHang:
-    diagnosis: Diagnosis
-    seconds: float
-
-
-Step = Examine | Tell | EndHang | None
+def judge(state: RunState, standstill: Standstill, quiet: float) -> Decision:
+    diagnosis = diagnose(
+        *(find_activities(state), state.find_network_problem()),
+        *(state.programs.find_missing(), find_stalled_connections(state)),
+    )
+    hang = hang_verdict(diagnosis, quiet, [host.name for host in state.hosts], state.logs, state.stacks)
+    if quiet >= limit_of(diagnosis, state):
+        return End(hang)
+    if standstill.done >= TELL_AFTER and is_doubling(standstill.done) and is_worth_telling(state):
+        return Tell(standstill, quiet, tuple(tell(diagnosis, quiet)), hang if diagnosis.is_known else None)
+    return Tell(standstill, quiet)
 
 
-class Watch:
-    """Remembers what has been asked and told since the run last moved."""
+def limit_of(diagnosis: Diagnosis, state: RunState) -> float:
+    """That of the phase in which the culprits are; where nobody is one, the longest of all."""
+    if diagnosis.cause is Doing.LEFT and all(each.doing is Doing.WAITING for each in diagnosis.others):
+        return min(LEFT_TIMEOUT, limit_of_phase("step", state))
+    if diagnosis.cause is Doing.STOPPED:
+        return limit_of_phase("step", state)  # whatever it was doing, it does not go on
+    if not diagnosis.is_known and not state.hang_timeout.is_given and any(map(is_busy, diagnosis.others)):
+        return math.inf  # it may be a long evaluation: nobody has said how long is too long
+    phases = {each.phase for each in (diagnosis.culprits or diagnosis.others) if each.doing is not Doing.LEFT}
+    return max(limit_of_phase(phase, state) for phase in phases or {"step"})
 
-    def __init__(self, timeout: HangTimeout) -> None:
-        self.timeout = timeout
-        self._moved_at = -math.inf
-        self._asked_at: float | None = None
-        self._asked_for = 0.0  # the moment whose examination is under way
-        self._done = 0.0  # moments up to this one have been dealt with
 
-    def look(self, state: RunState, now: float) -> Step:
-        if not state.progress or state.interrupts or state.keep_going:
-            return None
-        moved_at = state.moved_at
-        if moved_at != self._moved_at:
-            self._moved_at, self._asked_at, self._done = moved_at, None, 0.0
-        quiet = now - moved_at
-        if self._asked_at is None:
-            moment = self._next_moment(state)
-            if quiet < moment - (LEAD_WITH_NETWORK if state.tries_network else LEAD):
-                return None
-            self._asked_at, self._asked_for = now, moment
-            return Examine()
-        all_answered = all(each.examined_at >= self._asked_at for each in live(state))
-        if quiet < self._asked_for or not (all_answered or now - self._asked_at > ANSWER_TIMEOUT):
-            return None
-        self._done, self._asked_at = self._asked_for, None
-        return self._judge(state, quiet)
+def limit_of_phase(phase: str, state: RunState) -> float:
+    return find_limit(phase, state.hang_timeout, all(each.is_kept for each in state.progress.values()))
 
-    def _judge(self, state: RunState, quiet: float) -> Step:
-        diagnosis = diagnose(
-            *(find_activities(state), state.find_network_problem()),
-            *(state.programs.find_missing(), find_stalled_connections(state)),
-        )
-        if quiet >= self._limit_of(diagnosis, state):
-            return EndHang(diagnosis, quiet)
-        if self._done >= TELL_AFTER and is_doubling(self._done) and is_worth_telling(state):
-            return Tell(diagnosis, quiet)
-        return None
 
-    def _limit_of(self, diagnosis: Diagnosis, state: RunState) -> float:
-        """That of the phase in which the culprits are; where nobody is one, the longest of all."""
-        if diagnosis.cause is Doing.LEFT and all(each.doing is Doing.WAITING for each in diagnosis.others):
-            return min(LEFT_TIMEOUT, self._limit("step", state))
-        if diagnosis.cause is Doing.STOPPED:
-            return self._limit("step", state)  # whatever it was doing, it does not go on
-        if not diagnosis.is_known and not self.timeout.is_given and any(map(is_busy, diagnosis.others)):
-            return math.inf  # it may be a long evaluation: nobody has said how long is too long
-        phases = {each.phase for each in (diagnosis.culprits or diagnosis.others) if each.doing is not Doing.LEFT}
-        return max(self._limit(phase, state) for phase in phases or {"step"})
-
-    def _limit(self, phase: str, state: RunState) -> float:
-        return find_limit(phase, self.timeout, all(each.is_kept for each in state.progress.values()))
-
-    def _next_moment(self, state: RunState) -> float:
-        """The first of all moments that have not been dealt with yet."""
-        moments = {self._limit(each.phase, state) for each in live(state)} | {self._limit("step", state)}
-        if any(code == 0 for code in state.exits.values()) or any(each.phase == "leaving" for each in live(state)):
-            moments.add(LEFT_TIMEOUT)
-        told = TELL_AFTER
-        while told <= self._done:
-            told *= 2
-        moments.add(told)
-        return min(moment for moment in moments if moment > self._done)
+def next_moment(state: RunState, done: float) -> float:
+    """The first of all moments that have not been dealt with yet."""
+    moments = {limit_of_phase(each.phase, state) for each in live(state)} | {limit_of_phase("step", state)}
+    if any(code == 0 for code in state.exits.values()) or any(each.phase == "leaving" for each in live(state)):
+        moments.add(LEFT_TIMEOUT)
+    told = TELL_AFTER
+    while told <= done:
+        told *= 2
+    moments.add(told)
+    return min(moment for moment in moments if moment > done)
 
 
 def is_busy(activity: Activity) -> bool:

@@ -5,13 +5,10 @@ from __future__ import annotations
 import functools
 import io
 import posixpath
-from collections.abc import Callable
 from fnmatch import fnmatchcase
 from typing import Any
 
 from hostmesh.worker.saving.stores.objects import Objects
-
-OpenObjects = Callable[[str, str], Objects]
 
 
 @functools.cache

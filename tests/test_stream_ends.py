@@ -1,4 +1,4 @@
-"""Every stream settles: whatever goes wrong on the way to a host is an answer with its reason, never a wait."""
+"""Every stream ends: whatever goes wrong on the way to a host is an answer with its reason, never a wait."""
 
 from __future__ import annotations
 
