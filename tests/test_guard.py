@@ -23,12 +23,15 @@ from hostmesh.launcher.agent.processes.facts import ask
 from hostmesh.launcher.protocol import wire
 from hostmesh.launcher.supervisor.blame.failures import NO_CRASH
 from hostmesh.launcher.supervisor.guard import comparison
+from hostmesh.launcher.supervisor.guard.bounds import MANY_LOADERS, MANY_NAMES, MAX_LOADERS
 from hostmesh.launcher.supervisor.guard.comparison import Guard, Pending
-from hostmesh.launcher.supervisor.guard.findings import Finding
+from hostmesh.launcher.supervisor.guard.findings import Finding, find_uncovered
+from hostmesh.launcher.supervisor.guard.passes import LASTING_STEPS
 from hostmesh.launcher.supervisor.guard.reports import read_form, read_steps
 from hostmesh.launcher.supervisor.guard.rows import Rows
 from hostmesh.worker.assembly.layout import Layout
 from hostmesh.worker.errors import DataError, DisagreementError
+from hostmesh.worker.guard import check as check_module
 from hostmesh.worker.guard import telling
 from hostmesh.worker.guard.check import Checked
 from hostmesh.worker.guard.hashing import ALGORITHM, DIGITS, fingerprint, fingerprint_blocks
@@ -61,6 +64,7 @@ def form_of(process: int, holders: int = 3, first: int = 0, **other: Any) -> dic
         "layout": "a",
         "parts": [part],
         "is_all": False,
+        "changed_by": ["map"],
         **other,
     }
 
@@ -281,6 +285,113 @@ def test_all_may_take_as_many_as_they_like_and_leave() -> None:
     assert said.look() is None and said.look(ended=True) is None
 
 
+@pytest.mark.parametrize("waits_for", [LOADER, "loader 1"])
+def test_who_has_gone_on_with_another_loader_waits_for_that(waits_for: str) -> None:
+    """Process 0 has looked at one batch more of an evaluation loader, long ago."""
+    said = Said(2)
+    for process, taken in ((0, 2), (1, 1)):
+        said.steps(process, taken=taken, idle=process == 0 and waits_for == LOADER, left=process == 1)
+        said.steps(process, of="loader 1", taken=9, idle=process == 0 and waits_for != LOADER, left=process == 1)
+    said.later(60)
+    assert (said.look() is None) == (waits_for != LOADER)
+
+
+# Names and passes.
+
+
+def test_names_of_calls_drop_no_loader_and_are_told_once() -> None:
+    said = Said(2)
+    for number in range(450):
+        of = f"check 0 batch {number}"
+        for process in range(2):
+            said.form(process, of=of, what=f"batch {number}", is_call=True)
+            said.steps(process, rows_of(0, "AAAA"), of=of)
+    assert len(said.guard._loaders) == MAX_LOADERS + 1
+    assert said.guard.notes == [MANY_NAMES] and "more than 300 names" in MANY_NAMES
+    said.step(7, "AAAA", "AABA")
+    assert isinstance(said.guard.finding, Rows)
+
+
+def test_the_loader_that_was_told_of_longest_ago_is_dropped() -> None:
+    said = Said(2)
+    for number in range(1, 2 * MAX_LOADERS):
+        for process in range(2):
+            said.form(process, of=f"loader {number}")
+            said.steps(process, rows_of(0, "AAAA"), of=f"loader {number}")
+        said.step(number, "AAAA", "AAAA")
+    said.step(9000, "AAAA", "AABA")
+    assert isinstance(said.guard.finding, Rows) and said.guard.notes == []
+
+
+@pytest.mark.parametrize("kind", ["loader", "check"])
+def test_what_was_dropped_and_is_told_again_is_no_disagreement(kind: str) -> None:
+    said = Said(2)
+    of = f"{kind} x"
+    for process in range(2):
+        said.form(process, of=of)
+    said.steps(0, rows_of(3, "AAAA"), of=of)
+    for number in range(MAX_LOADERS):
+        said.steps(0, of=f"{kind} {number}")
+    said.steps(1, rows_of(3, "BBBB", order="A"), of=of)
+    said.steps(0, rows_of(4, "AAAA", order="B"), of=of)
+    said.form(1, of=of, shapes={"x": "float32[9,4]"})
+    said.later(60)
+    assert said.look() is None and said.look(ended=True) is None
+    assert said.guard.notes == [MANY_LOADERS if kind == "loader" else MANY_NAMES]
+
+
+def test_another_guard_on_another_process_is_told() -> None:
+    said = Said(2, tell_forms=False)
+    for process, mode in enumerate(("every", "sample")):
+        said.form(process, mode=mode)
+    assert said.guard.notes == ["photos is not compared: guard= is not the same on all processes"]
+
+
+def test_processes_that_stay_in_different_passes_are_told_once() -> None:
+    said = Said(3)
+    for step in range(3 * LASTING_STEPS):
+        for process in range(3):
+            said.steps(process, rows_of(step, "ABA"[process] * 4, nth_pass=int(process == 1)))
+    assert said.guard.notes == [
+        "the processes stay in different passes over photos, so that their rows are not compared: processes 0 and 2 in "
+        "pass 1, process 1 in pass 2. Was it restored, or begun anew, on some of them only?"
+    ]
+    assert said.look() is None
+
+
+def test_a_process_that_is_ahead_in_another_pass_is_not_told() -> None:
+    """It reads ahead; or has looked at an evaluation loader alone, of which nobody tells any more."""
+    said = Said(2)
+    for nth_pass in range(5):
+        for step in range(2 * LASTING_STEPS):
+            for process in (0, 1):
+                behind = process == 1 and step < LASTING_STEPS - 1
+                said.steps(process, rows_of(step, "AAAA", nth_pass=nth_pass - behind))
+                if nth_pass == 0:
+                    break
+    assert said.guard.notes == []
+
+
+@pytest.mark.parametrize(
+    ("changed_by", "wanted", "not_wanted"),
+    [
+        ([], "the source is to give the same each time", "`collate`"),
+        (["map"], "`map` is to draw from the `rng` that it is given, map(block, ids, rng); and a source", "`collate`"),
+        (["collate"], "`collate` is to draw from the `rng` that it is given, collate(records, ids, rng)", "`map`"),
+        ("nonsense", "the source is to give the same each time", "`collate`"),
+    ],
+)
+def test_whose_random_numbers_they_may_be_is_told(changed_by: Any, wanted: str, not_wanted: str) -> None:
+    said = Said(2, tell_forms=False)
+    for process in range(2):
+        said.form(process, changed_by=changed_by)
+    said.step(0, "AAAA", "BBBB")
+    said.again("C", "D")
+    assert isinstance(said.guard.finding, Rows)
+    explained = said.guard.finding.explain()[0]
+    assert wanted in explained and not_wanted not in explained
+
+
 # What is no disagreement.
 
 
@@ -432,9 +543,9 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert said.look() is None and loader.open_parts == sum(len(step.parts) for step in loader.steps.values())
     said.step(9001, "AAAA", "AAAA", "AAAA")
     assert (0, 9001) not in loader.steps
-    for number in range(2 * comparison.MAX_LOADERS):
+    for number in range(2 * MAX_LOADERS):
         said.steps(0, of=f"loader {number}")
-    assert len(said.guard._loaders) == comparison.MAX_LOADERS
+    assert len(said.guard._loaders) == MAX_LOADERS
 
 
 # The processes' side.
@@ -650,6 +761,25 @@ def test_an_agent_that_is_gone_holds_up_the_end_once(ears: FactsSocket, monkeypa
     assert len(offered) == 1
 
 
+def test_one_waits_for_what_it_has_taken_from_last(ears: FactsSocket, monkeypatch: pytest.MonkeyPatch) -> None:
+    teller = Teller()
+    teller._thread = object()  # type: ignore[assignment]
+    monkeypatch.setattr(teller._idleness, "look", lambda: True)
+    train, evaluation = teller.add("loader 0"), teller.add("loader 1")
+
+    def idle() -> list[str]:
+        teller._tell_all()
+        last = {detail["of"]: detail["idle"] for _, detail in ears.facts()}
+        return [of for of, is_idle in last.items() if is_idle]
+
+    for told in (evaluation, train):
+        teller.note_taken(told)
+        assert idle() == [told.of] and told.taken == 1
+    teller.last = None  # a loader whose guard is off
+    teller._tell_all()
+    assert not train.is_idle and not evaluation.is_idle
+
+
 def test_loaders_that_nobody_uses_are_forgotten_all_but_the_last(ears: FactsSocket) -> None:
     class Owner:
         pass
@@ -863,8 +993,68 @@ def test_check_wants_global_arrays_with_rows(untold: Teller) -> None:
     checked = Checked("images", "every")
     with pytest.raises(DataError, match="found a ndarray as x"):
         checked.check({"x": np.ones(3)})
-    with pytest.raises(DataError, match="found a scalar as y"):
-        checked.check({"x": jax.numpy.ones(3), "y": jax.numpy.float32(1)})
+    with pytest.raises(DataError, match="found a float as y.a"):
+        checked.check({"x": jax.numpy.ones(3), "y": {"a": 1.0}})
+    with pytest.raises(DataError, match="call it outside jit; x is traced"):
+        jax.jit(lambda x: checked.check({"x": x}))(jax.numpy.ones(3))
+
+
+def test_check_refuses_arrays_of_this_process_alone(untold: Teller, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    with pytest.raises(DataError, match=r"opt.count is local, .*: jax.device_put\(x, NamedSharding\(mesh, P\(\)\)\)"):
+        Checked("state", "every").check({"opt": {"count": jax.numpy.int32(1)}})
+
+
+def test_check_compares_scalars_and_random_keys(untold: Teller) -> None:
+    state = {"count": jax.numpy.int32(3), "key": jax.random.key(7), "keys": jax.random.split(jax.random.key(1), 4)}
+    checked = Checked("state", "every")
+    checked.check(state)
+    checked.check({**state, "count": jax.numpy.int32(4), "key": jax.random.key(8)})
+    (told,) = untold._list()
+    (form,) = told.forms
+    assert form["shapes"] == {"count": "int32[]", "key": "uint32[2]", "keys": "uint32[4,2]"}
+    known = read_form(0, json.loads(json.dumps({"of": "check", **form})))
+    assert known is not None and [part.box[0] for part in known.parts] == [(0, 1), (0, 2), (0, 4)]
+    assert find_uncovered({0: known}) is None
+    first, second = (step["own"] for step in told._steps)
+    assert [bool(own) for own in first] == [False, True, True]  # one value says nothing
+    assert first[1] != second[1] and first[2] == second[2]
+
+
+def test_a_scalar_that_others_hold_too_is_compared(untold: Teller, monkeypatch: pytest.MonkeyPatch) -> None:
+    shared = find_held("every", ["count"], [jax.ShapeDtypeStruct((), np.int32)], [Cut([[0], [1]], ())])  # type: ignore[list-item]
+    assert [part.describe() for part in shared.parts] == [["count", [[0, 1]], [[0, 1]], 1]]
+    monkeypatch.setattr(check_module, "find_held", lambda *_: shared)
+    checked = Checked("state", "every")
+    for count in (3, 3, 4):
+        checked.check({"count": jax.numpy.int32(count)})
+    (told,) = untold._list()
+    assert [step["rows"] for step in told._steps] == [[fingerprint(np.int32([count]))] for count in (3, 3, 4)]
+
+
+def test_check_of_many_names_follows_the_last_ones(untold: Teller, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check_module, "MAX_NAMES", 3)
+    names = check_module.Names()
+    a, b = names.find("a", "every"), names.find("b", "every")
+    for number in range(5):
+        names.find(f"c {number}", "every")
+        assert names.find("a", "every") is a
+    assert names.find("b", "every") is not b and len(names._checked) == 3
+    (first, again) = (told for told in untold._list() if told.of.endswith(" b"))
+    assert first.is_over and not again.is_over and first.of != again.of
+
+
+def test_check_has_one_guard_for_a_name(untold: Teller, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check_module, "choose_mode", lambda given: given or "sample")
+    monkeypatch.setattr(check_module, "_names", check_module.Names())
+    array = jax.numpy.ones(3)
+    hostmesh.check(array, "x", guard="every")
+    hostmesh.check(array, "x")
+    hostmesh.check(array, "y")
+    hostmesh.check(array, "y", guard="sample")
+    for name, other in (("x", "sample"), ("y", "every")):
+        with pytest.raises(DataError, match=f"hostmesh.check of {name} began with guard=.*; found guard='{other}'"):
+            hostmesh.check(array, name, guard=other)
 
 
 def test_check_without_anybody_to_compare_does_nothing_and_refuses_an_unknown_mode() -> None:

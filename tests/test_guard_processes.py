@@ -308,3 +308,153 @@ print("done", attempt)
 def test_attempts_are_not_compared_with_each_other(launch: Launch, script: Script) -> None:
     done = launch("--local", "2", "--guard", "every", "--restarts", "1", script(RESUMED))
     assert done.returncode == 0 and done.stdout.count("done 2") == 2, done.stdout + done.stderr
+
+
+START = """
+import itertools, subprocess, sys, time
+import jax, numpy as np, hostmesh
+from jax.sharding import NamedSharding, PartitionSpec as P
+hostmesh.join()
+me = jax.process_index()
+mesh = hostmesh.make_mesh(data=-1)
+data = {"x": np.arange(640, dtype=np.float32).reshape(80, 8)}
+total = jax.jit(lambda x: x.sum())
+own = np.random.default_rng(me)
+def change(block, *_):
+    return {"x": block["x"] + own.random(block["x"].shape, np.float32)}
+"""
+
+
+@dataclass(frozen=True)
+class Odd:
+    """What a script does that begins with START; `wanted` is in what is shown."""
+
+    name: str
+    text: str
+    wanted: str
+    fails: bool = True
+    how: tuple[str, ...] = ("--guard", "every")
+
+
+ODD = [
+    Odd(
+        "names of calls",
+        """
+loader = hostmesh.Loader(data, mesh, 16, spec=P(), map=lambda b, *_: change(b) if done else b, steps=90)
+done = False
+batch = next(loader)
+for step in range(450):
+    hostmesh.check(batch, f"batch {step}")
+    if step % 10 == 0:
+        time.sleep(0.05)
+time.sleep(2)
+done = True
+for batch in loader:
+    jax.block_until_ready(total(batch["x"]))
+    time.sleep(0.05)
+""",
+        r"launch: more than 300 names: give hostmesh.check one name(.|\n)*processes 0 and 1 gave different rows",
+    ),
+    Odd(
+        "waits for another loader",
+        """
+train, ev = hostmesh.Loader(data, mesh, 16, steps=9), hostmesh.Loader(data, mesh, 16)
+for _ in range(2 - me):
+    batch = next(ev)
+for batch in train:
+    jax.block_until_ready(total(batch["x"]))
+hostmesh.check(batch, "batch")
+if me == 0:
+    subprocess.run(["sleep", "8"])
+""",
+        "",
+        fails=False,
+    ),
+    Odd(
+        "a first batch alone",
+        """
+train = hostmesh.Loader(data, mesh, 16, steps=9)
+ev = hostmesh.Loader(data, mesh, 16, tail="pad", epochs=1)
+if me == 0:
+    next(ev)
+for batch in train:
+    jax.block_until_ready(total(batch["x"]))
+""",
+        r"process 0 asks for loader 2 \(arrays\), process 1 asks for loader 1 \(arrays\): no process takes the first",
+    ),
+    Odd(
+        "a map of a sharded stream",
+        """
+mesh = hostmesh.make_mesh(data=1, model=-1, span_processes=True)
+stream = hostmesh.Stream(lambda shard, shards: ({"x": row} for row in data["x"]), name="lines")
+loader = hostmesh.Loader(stream, mesh, 16, sharded=True, map=change, steps=30)
+for batch in loader:
+    jax.block_until_ready(total(batch["x"]))
+    time.sleep(0.2)
+""",
+        "processes 0 and 1 gave different rows, which should be the same, in step 0 of lines: x, rows 0 to 15",
+    ),
+    Odd(
+        "a sharded stream",
+        """
+mesh = hostmesh.make_mesh(data=1, model=-1, span_processes=True)
+stream = hostmesh.Stream(lambda shard, shards: ({"x": row} for row in data["x"]), name="lines")
+shift = lambda b, ids, rng: {"x": b["x"] + rng.random()[:, None]}
+loader = hostmesh.Loader(stream, mesh, 16, sharded=True, map=shift, steps=5)
+for batch in itertools.chain(loader, loader):
+    jax.block_until_ready(total(batch["x"]))
+    time.sleep(0.1)
+""",
+        "",
+        fails=False,
+    ),
+    Odd(
+        "another guard",
+        "hostmesh.Loader(data, mesh, 16, guard=['every', 'off'][me])",
+        'guard: process 0 has "every", process 1 has "off"',
+    ),
+    Odd(
+        "another pass",
+        """
+loader = hostmesh.Loader(data, mesh, 16, steps=200)
+for taken, batch in zip(range(150), loader):
+    jax.block_until_ready(total(batch["x"]))
+    if taken == 10 and me == 1:
+        loader.restore(5)
+time.sleep(1)
+""",
+        "stay in different passes over arrays, .*: process 0 in pass 1, process 1 in pass 2",
+        fails=False,
+    ),
+    Odd(
+        "a state",
+        """
+whole = NamedSharding(mesh, P())
+def make(number):
+    key = jax.random.key(7)
+    return {"count": jax.numpy.int32(number), "key": key, "keys": jax.random.split(key, 4), "x": jax.numpy.ones((8, 8))}
+for number in range(20):
+    state = jax.jit(make, static_argnums=0, out_shardings=whole)(number)
+    hostmesh.check(state, "state")
+parts = [np.int32(me if number == 19 else 3)]
+count = jax.make_array_from_single_device_arrays((), whole, [jax.device_put(parts[0], jax.local_devices()[0])])
+hostmesh.check({**state, "count": count}, "state")
+time.sleep(2)
+""",
+        "processes 0 and 1 gave different rows, which should be the same, in call 20 of state: count, row 0",
+    ),
+    Odd(
+        "a local array",
+        """
+hostmesh.check({"count": jax.numpy.int32(1)}, "state")
+""",
+        r"hostmesh.check wants global jax.Arrays; count is local, on devices of this process alone: jax.device",
+    ),
+]
+
+
+@pytest.mark.parametrize("odd", ODD, ids=lambda odd: odd.name.replace(" ", "_"))
+@pytest.mark.slow
+def test_odd_scripts(launch: Launch, script: Script, odd: Odd) -> None:
+    done = launch("--local", "2", *odd.how, script(START + odd.text))
+    assert done.returncode == int(odd.fails) and re.search(odd.wanted, done.stderr), done.stdout + done.stderr

@@ -133,7 +133,9 @@ class Reports:
             state.guard = Guard(state.num_processes)
         state.guard.note(fact.process_id, fact.name, fact.detail, self._inbox.now())
         while state.guard.notes:
-            self._records.note(f"launch: {state.guard.notes.pop(0)}")
+            text = state.guard.notes.pop(0)
+            self._records.note(f"launch: {text}")
+            self._records.tell("rows noted", message=text)
 
     def _note_program(self, fact: wire.Fact) -> bool:
         """Whether it is kept as an event: of a program only the first report is."""

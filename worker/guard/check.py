@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import jax
 import numpy as np
@@ -19,6 +19,12 @@ from hostmesh.worker.guard.telling import TELLER, Told
 
 # In so many calls it is seen whether processes give the same rows where they should give different ones.
 CALLS_SEEN_WHOLE = 2
+# So many names are followed; the launcher remembers more of them.
+MAX_NAMES = 200
+TO_MAKE_GLOBAL = (
+    "jax.device_put(x, NamedSharding(mesh, P())) makes it global where all processes have the same, and "
+    "jax.make_array_from_process_local_data where each has rows of its own"
+)
 
 
 def check(arrays: Any, name: str = "arrays", *, guard: str | None = None) -> None:
@@ -29,46 +35,50 @@ def check(arrays: Any, name: str = "arrays", *, guard: str | None = None) -> Non
     processes, before the batch is donated; those of one `name` are one sequence. A difference ends the run, and is
     told by its process, call and rows. Where the launcher is not there to compare, it does nothing.
 
-    `guard` is as a Loader's: `sample` copies some rows to the host now and then, `every` all of each call.
+    `guard` is as a Loader's, and one for all calls of a name: `sample` copies some rows to the host now and then,
+    `every` all of each call. Arrays are compared by their bytes, random keys by their data, scalars as one row.
     """
     mode = choose_mode(guard)
     if mode != "off":
-        if name not in _checked:
-            _checked[name] = Checked(name, mode)
-        _checked[name].check(arrays)
+        checked = _names.find(name, mode)
+        if guard is not None and mode != checked.mode:
+            raise DataError(f"hostmesh.check of {name} began with guard={checked.mode!r}; found guard={guard!r}")
+        checked.check(arrays)
 
 
 class Checked:
     """The calls with one name."""
 
-    def __init__(self, name: str, mode: str) -> None:
-        self._name, self._mode = name, mode
-        self._told: Told = TELLER.add(f"check {name}")
+    def __init__(self, name: str, mode: str, number: int = 0) -> None:
+        """`number` is another one for a name that was forgotten in between."""
+        self.mode, self._name = mode, name
+        self._told: Told = TELLER.add(f"check {number} {name}")
         self._forms: dict[Any, tuple[int, Held, Sampling]] = {}
         self._calls = 0
 
+    def end(self) -> None:
+        self._told.is_over = True
+
     def check(self, arrays: Any) -> None:
-        with_paths, tree = jax.tree_util.tree_flatten_with_path(arrays)
-        names = [jax.tree_util.keystr(path, simple=True, separator=".") or "the array" for path, _ in with_paths]
-        leaves = [leaf for _, leaf in with_paths]
-        for leaf_name, leaf in zip(names, leaves, strict=True):
-            if not isinstance(leaf, jax.Array) or not leaf.shape:
-                found = f"a {type(leaf).__name__}" if not isinstance(leaf, jax.Array) else "a scalar"
-                raise DataError(f"hostmesh.check wants global jax.Arrays that have rows; found {found} as {leaf_name}")
-        number, held, sampling = self._find_form(names, leaves, tree)
+        leaves, tree = jax.tree_util.tree_flatten(arrays)
+        if any(not isinstance(leaf, jax.Array) or isinstance(leaf, jax.core.Tracer) for leaf in leaves):
+            require_global(arrays)
+        number, held, sampling = self._find_form(arrays, leaves, tree)
         step, self._calls = self._calls, self._calls + 1
         if sampling.is_compared(step) or step < CALLS_SEEN_WHOLE:
             self._told.add(self._look(step, number, held, sampling, leaves))
-        self._told.taken = self._calls
+        TELLER.note_taken(self._told)
 
-    def _find_form(self, names: list[str], leaves: list[Any], tree: Any) -> tuple[int, Held, Sampling]:
+    def _find_form(self, arrays: Any, leaves: list[Any], tree: Any) -> tuple[int, Held, Sampling]:
         key = tree, tuple((leaf.shape, leaf.dtype, leaf.sharding) for leaf in leaves)
         if key not in self._forms:
-            held = find_held(self._mode, names, [leaf.aval for leaf in leaves], [leaf.sharding for leaf in leaves])
-            sampling = Sampling.of(self._mode, self._calls, held.bytes, jax.process_count())
+            names = require_global(arrays)
+            plain = [as_plain(leaf) for leaf in leaves]
+            held = find_held(self.mode, names, [leaf.aval for leaf in plain], [leaf.sharding for leaf in plain])
+            sampling = Sampling.of(self.mode, self._calls, held.bytes, jax.process_count())
             self._forms[key] = len(self._forms), held, sampling
-            about = {"form": len(self._forms) - 1, "what": self._name, "hash": ALGORITHM, "is_call": True}
-            self._told.add_form({**about, **held.describe()})
+            about = {"form": len(self._forms) - 1, "what": self._name, "hash": ALGORITHM, "mode": self.mode}
+            self._told.add_form({**about, "is_call": True, **held.describe()})
         return self._forms[key]
 
     def _look(self, step: int, form: int, held: Held, sampling: Sampling, leaves: Sequence[Any]) -> dict[str, Any]:
@@ -78,7 +88,7 @@ class Checked:
         for part in held.parts if is_seen_whole else held.shared:
             if part.array not in blocks:
                 compares = is_seen_whole or sampling.every
-                blocks[part.array] = _blocks_of(part.name, leaves[part.array], compares)
+                blocks[part.array] = _blocks_of(part.name, as_plain(leaves[part.array]), compares)
         found: dict[str, Any] = {"step": step, "form": form, "at": [0, step], "rows": []}
         for part in held.shared:
             shard = blocks[part.array][part.box]
@@ -99,7 +109,7 @@ def _blocks_of(name: str, array: jax.Array, compare: bool) -> dict[Box, NDArray[
         by_box[boxes[shard.device]].append(shard)
     blocks = {}
     for box, shards in by_box.items():
-        blocks[box] = np.asarray(shards[0].data)
+        blocks[box] = np.atleast_1d(shards[0].data)
         for other in shards[1:] if compare else ():
             if fingerprint(np.asarray(other.data)) != fingerprint(blocks[box]):
                 devices = f"{shards[0].device} and {other.device}"
@@ -115,4 +125,48 @@ def _own_fingerprint(block: NDArray[Any]) -> str:
     return fingerprint(block) if block.size and bool((block != block.flat[0]).any()) else ""
 
 
-_checked: dict[str, Checked] = {}
+class Names:
+    """The last so many names: of more of them each call rather has a name of its own."""
+
+    def __init__(self) -> None:
+        self._checked: dict[str, Checked] = {}  # the one that was called last is the last
+        self._forgotten = 0
+
+    def find(self, name: str, mode: str) -> Checked:
+        """One that was forgotten begins anew, and is told as another one: what was told of it before is not compared
+        with what is told now, whatever other processes have forgotten."""
+        checked = self._checked.pop(name, None)
+        if checked is None:
+            if len(self._checked) >= MAX_NAMES:
+                self._checked.pop(next(iter(self._checked))).end()
+                self._forgotten += 1
+            checked = Checked(name, mode, self._forgotten)
+        self._checked[name] = checked
+        return checked
+
+
+def require_global(arrays: Any) -> list[str]:
+    """The names of these arrays."""
+    names = []
+    for path, leaf in jax.tree_util.tree_leaves_with_path(arrays):
+        name = jax.tree_util.keystr(path, simple=True, separator=".") or "the array"
+        if isinstance(leaf, jax.core.Tracer):
+            raise DataError(f"hostmesh.check wants arrays that have values: call it outside jit; {name} is traced")
+        if not isinstance(leaf, jax.Array):
+            raise DataError(f"hostmesh.check wants global jax.Arrays; found a {type(leaf).__name__} as {name}")
+        if leaf.is_fully_addressable and jax.process_count() > 1:
+            raise DataError(
+                f"hostmesh.check wants global jax.Arrays; {name} is local, on devices of this process alone: "
+                f"{TO_MAKE_GLOBAL}"
+            )
+        names.append(name)
+    return names
+
+
+def as_plain(array: jax.Array) -> jax.Array:
+    """Of random keys what they are made of; without a computation."""
+    is_of_keys = jax.numpy.issubdtype(array.dtype, jax.dtypes.prng_key)
+    return jax.random.key_data(array) if is_of_keys else array
+
+
+_names: Final = Names()

@@ -31,8 +31,11 @@ Arrays = Sequence[Sequence[NDArray[Any]]]
 class LoadedRows:
     """The guard of one loader."""
 
-    def __init__(self, mode: str, number: int, name: str, layout: Layout, rows: Any) -> None:
-        """`number` counts the loaders of a process."""
+    def __init__(
+        self, mode: str, number: int, name: str, layout: Layout, rows: Any, changed_by: Sequence[str] = ()
+    ) -> None:
+        """`number` counts the loaders of a process; `changed_by` names the functions of the user that change rows."""
+        self._changed_by = list(changed_by)
         self._mode, self._name, self._layout = mode, name, layout
         self._rows = rows if isinstance(rows, SourceRows) else None
         self._reading = threading.Lock()
@@ -52,7 +55,7 @@ class LoadedRows:
             self._is_moved = False
             self._pass, self._origin = self._pass + self._has_begun, step
         self._has_begun = True
-        about = {"what": self._name, "hash": ALGORITHM}
+        about = {"what": self._name, "hash": ALGORITHM, "mode": self._mode, "changed_by": self._changed_by}
         where = self._pass, self._origin, step
         return PassRows(self._mode, self._layout, self._rows, self._told, self._reading, self._compared, where, about)
 
@@ -63,7 +66,7 @@ class LoadedRows:
 
     def note_taken(self) -> None:
         """One more batch is handed out, of whatever pass."""
-        self._told.taken += 1
+        TELLER.note_taken(self._told)
 
     def _read_again(self, question: dict[str, Any]) -> dict[str, Any]:
         """The fingerprint of some rows as they are read now, and which records they are."""

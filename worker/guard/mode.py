@@ -13,8 +13,12 @@ from hostmesh.worker.loading.choices import require_choice
 
 def choose_mode(given: str | None) -> str:
     """`off` where nobody could compare: without `launch`, or in a process that is alone."""
+    wanted = find_wanted_mode(given)
+    return wanted if is_wanted() and jax.process_count() > 1 else "off"
+
+
+def find_wanted_mode(given: str | None) -> str:
+    """What must be the same on all processes: what they compare in different ways is not compared."""
     if given is not None:
         require_choice("guard", given, GUARDS)
-    if not is_wanted() or jax.process_count() == 1:
-        return "off"
     return given or os.environ.get(GUARD) or "sample"

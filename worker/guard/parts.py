@@ -17,6 +17,7 @@ from hostmesh.worker.guard.sampling import MAX_BLOCKS, count_blocks, cut
 
 # For each axis where the part begins and ends.
 Box = tuple[tuple[int, int], ...]
+ONE_ROW: Box = ((0, 1),)
 # A report has so many fingerprints at most for each step.
 MAX_FINGERPRINTS = 512
 # So many characters describe the parts at most, and name an array.
@@ -143,9 +144,10 @@ def to_spans(numbers: Sequence[int]) -> list[list[int]]:
 
 
 def find_boxes(sharding: Sharding, shape: tuple[int, ...]) -> Mapping[Any, Box]:
+    """What each device holds; a scalar is one row."""
     indices = sharding.devices_indices_map(shape)
     return {
-        device: tuple(span.indices(size)[:2] for span, size in zip(index or (), shape, strict=True))
+        device: tuple(span.indices(size)[:2] for span, size in zip(index or (), shape, strict=True)) or ONE_ROW
         for device, index in indices.items()
     }
 

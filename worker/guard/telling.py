@@ -44,7 +44,7 @@ class Told:
         self.is_over = False  # nobody uses its loader any more
         self.forms: deque[dict[str, Any]] = deque()
         self.taken = 0  # batches, or calls
-        self.is_idle = False  # the main thread waits for something
+        self.is_idle = False  # the main thread waits for something, and this is what it took from last
         self._steps: deque[Step] = deque(maxlen=MAX_UNTOLD)
         self._news_told = -1, False
         self._lock = threading.Lock()  # who tells: the thread, and at the end the main thread
@@ -113,6 +113,12 @@ class Teller:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._idleness = Idleness()
+        self.last: Told | None = None  # what the last batch or call was of; None where that is not compared
+
+    def note_taken(self, told: Told) -> None:
+        """One more batch, or call."""
+        told.taken += 1
+        self.last = told
 
     def add(self, of: str, owner: object = None, answer: Answer | None = None) -> Told:
         """`answer` is a method of the `owner` that reads some rows again, and is forgotten with it."""
@@ -148,7 +154,7 @@ class Teller:
     def _tell_all(self) -> None:
         is_idle, over = self._idleness.look(), []
         for told in self._list():
-            told.is_idle = is_idle
+            told.is_idle = is_idle and told is self.last
             if told.tell() and told.is_over:
                 over.append(told.of)
         with self._lock:

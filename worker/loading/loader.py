@@ -18,10 +18,12 @@ from hostmesh.worker.audit.deliveries import Deliveries, is_wanted
 from hostmesh.worker.audit.used import NOTHING, to_runs
 from hostmesh.worker.distributed import identity_of_itself, require_joined
 from hostmesh.worker.guard.loaded import LoadedRows
-from hostmesh.worker.guard.mode import choose_mode
+from hostmesh.worker.guard.mode import choose_mode, find_wanted_mode
+from hostmesh.worker.guard.telling import TELLER
 from hostmesh.worker.loading import tampering
 from hostmesh.worker.loading.batches import Batches, Reader, close_all, read_ahead
 from hostmesh.worker.loading.choices import STRATEGIES, require_batches, require_choice
+from hostmesh.worker.loading.first_batch import compare_first_batch
 from hostmesh.worker.loading.lengths import LENGTHS, Lengths, as_lengths, find_known_lengths
 from hostmesh.worker.loading.padding import PaddingTransforms, find_one_thread, make_transforms
 from hostmesh.worker.loading.source_rows import SourceRows
@@ -109,7 +111,7 @@ class Loader:
             require_choice("loading", loading, STRATEGIES)
             require_batches("prefetch", prefetch)
             require_batches("device_prefetch", device_prefetch)
-            guard = choose_mode(guard)
+            wanted_guard, guard = find_wanted_mode(guard), choose_mode(guard)
             choice = choose_workers(workers, processes)
             if identity_of_itself() is not None:
                 keep_freed_memory()  # in a process that `launch` started; any other may have its own ideas
@@ -147,7 +149,8 @@ class Loader:
             self._data = KnownData(self.source.name, content)
             self._comparison = Comparison(self.source.name, content, self._data.sections)
         cut = [describe_sharding(sharding) for sharding in all_shardings]
-        options = {"sharding": cut, "loading": loading, "epochs": self.schedule.epochs, "steps": self.schedule.steps}
+        ends = {"epochs": self.schedule.epochs, "steps": self.schedule.steps}
+        options = {"sharding": cut, "loading": loading, **ends, "guard": wanted_guard}
         if self._padding is not None:
             options |= self._padding.describe()
         require_same("make a loader", {**self.data_spec, **options, **self._comparison.at_once})
@@ -156,10 +159,12 @@ class Loader:
         self._data.reading = self._comparison.reading
         self._content = content  # what is known of the data only refers to it, so that arrays end with their loader
         self._used = NOTHING  # of the batch that was taken last
-        number = next(_numbers)
+        self._number = next(_numbers)
         self._guard = None
-        if guard != "off" and not self._rows.compares_replicas:
-            self._guard = LoadedRows(guard, number, self.source.name, self._layout, self._rows)
+        changed_by = [name for name, given in (("map", map), ("collate", collate)) if given is not None]
+        if guard != "off" and (changed_by or not self._rows.compares_replicas):
+            name = self.source.name
+            self._guard = LoadedRows(guard, self._number, name, self._layout, self._rows, changed_by)
         self._deliveries = self._begin_account() if is_wanted() else None
 
     @property
@@ -233,6 +238,8 @@ class Loader:
         self.step += 1
         if self._guard is not None:
             self._guard.note_taken()
+        else:
+            TELLER.last = None
         return self._layout.finish(arrays, length)
 
     def state(self) -> LoaderState:
@@ -291,5 +298,5 @@ class Loader:
 
     def _check_structure(self, length: int) -> None:
         """Before the rows of all processes meet in a computation, their arrays must be alike."""
-        require_same("load a first batch", self._layout.structure(length).describe())
+        compare_first_batch(self._number, self.source.name, self._layout.structure(length).describe())
         self._checked.add(length)

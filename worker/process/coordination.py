@@ -38,7 +38,11 @@ def exchange(what: str, value: JSON, timeout: float = TIMEOUT) -> list[Any]:
 
 def require_same(what: str, value: Mapping[str, JSON], timeout: float = TIMEOUT) -> None:
     """Raises on every process when a value differs on any; `what` completes "wanted the same on all to …"."""
-    values = exchange(what, value, timeout)
+    refuse_differences(what, exchange(what, value, timeout))
+
+
+def refuse_differences(what: str, values: Sequence[Mapping[str, JSON]]) -> None:
+    """Of what each process has said."""
     if differences := _differences(values):
         raise DisagreementError(f"wanted the same on all processes to {what}; found {'; '.join(differences)}")
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from math import prod
 from typing import Any
 
-from hostmesh.launcher.supervisor.guard.findings import Ends, Finding, Orders, Shapes, Uncovered
+from hostmesh.launcher.supervisor.guard.bounds import MANY_LOADERS, MANY_NAMES, MAX_LOADERS
+from hostmesh.launcher.supervisor.guard.findings import Ends, Finding, Orders, Shapes, Uncovered, find_uncovered
+from hostmesh.launcher.supervisor.guard.passes import Passes, tell_apart
 from hostmesh.launcher.supervisor.guard.reports import Form, Part, Step, read_form, read_steps, split_blocks
 from hostmesh.launcher.supervisor.guard.rows import Rows
 
@@ -21,9 +22,10 @@ from hostmesh.launcher.supervisor.guard.rows import Rows
 # loaders; forms of a loader.
 MAX_OPEN = 2000
 MAX_OPEN_PARTS = 100_000
-MAX_LOADERS = 300
 MAX_FORMS = 1000
 MAX_NAME = 300
+# So begins what a process calls the calls of one name; a loader is called `loader 3`.
+CALL = "check "
 # Fewer values than this are often equal by chance.
 MIN_COPIED = 64
 # Seconds for all holders of rows to report them, and to report them again.
@@ -62,9 +64,11 @@ class LoaderReports:
     steps: dict[At, OpenStep] = field(default_factory=dict)
     open_parts: int = 0  # of all these steps
     taken: dict[int, int] = field(default_factory=dict)  # batches, by process
-    idle: set[int] = field(default_factory=set)  # processes whose main thread waits for something
+    # Processes whose main thread waits for something, and that have taken from this loader last.
+    idle: set[int] = field(default_factory=set)
     left: dict[int, tuple[int, float]] = field(default_factory=dict)  # by process: with how many batches, and when
     copies: dict[Hashable, tuple[int, tuple[Part, ...]]] = field(default_factory=dict)
+    passes: Passes = field(default_factory=Passes)
 
     @property
     def name(self) -> str:
@@ -95,14 +99,14 @@ class Guard:
         self._loaders: dict[str, LoaderReports] = {}
         self._noted: set[Hashable] = set()
         self._slack = num_processes * PER_PROCESS
+        self._has_dropped_loader = False
 
     def note(self, process_id: int, name: str, detail: dict[str, Any], now: float) -> None:
         of = detail.get("of")
         if not isinstance(of, str) or len(of) > MAX_NAME:
             return
-        loader = self._loaders.setdefault(of, LoaderReports())
-        if len(self._loaders) > MAX_LOADERS:
-            del self._loaders[next(iter(self._loaders))]
+        loader = self._loaders.pop(of, None) or self._begin_loader(of)
+        self._loaders[of] = loader  # the last of them
         if name == "rows again":
             if isinstance(self.finding, Rows) and self.asked_at is not None:
                 self.finding.note_answer(process_id, detail)
@@ -131,6 +135,18 @@ class Guard:
 
     # Reports.
 
+    def _begin_loader(self, of: str) -> LoaderReports:
+        """In the place of the one that was told of longest ago, where there are too many. What a process has told of
+        forms it does not tell again, so names of calls, of which there may be one for each, drop no loader."""
+        alike = [each for each in self._loaders if each.startswith(CALL) == of.startswith(CALL)]
+        if len(alike) >= MAX_LOADERS:
+            del self._loaders[alike[0]]
+            if of.startswith(CALL):
+                self._note_once("names", MANY_NAMES)
+            else:
+                self._has_dropped_loader = True
+        return LoaderReports()
+
     def _found(self, finding: Finding, now: float) -> None:
         if self.finding is None:
             self.finding, self.found_at = finding, now
@@ -152,6 +168,10 @@ class Guard:
         told[process_id] = form
         if len({each.algorithm for each in told.values()}) > 1:
             self._note_once("xxhash", "rows are not compared: some processes lack the package xxhash, others have it")
+        if len({each.mode for each in told.values()}) > 1:
+            self._note_once(
+                ("mode", form.what), f"{form.what} is not compared: guard= is not the same on all processes"
+            )
         shapes, cuts = _group(told, _describe_shapes), _group(told, lambda each: each.layout)
         if len(shapes) > 1 or len(cuts) > 1:
             found = Shapes(form.what, shapes if len(shapes) > 1 else cuts, len(shapes) > 1, self.everyone)
@@ -164,7 +184,12 @@ class Guard:
     def _note_step(self, loader: LoaderReports, of: str, process_id: int, step: Step, now: float) -> None:
         form = loader.forms.get(step.form, {}).get(process_id)
         if form is None:
+            if self._has_dropped_loader:
+                self._note_once("loaders", MANY_LOADERS)
             return
+        loader.passes.note(process_id, step.at[0])
+        if loader.passes.are_apart(len(self.everyone)):
+            self._note_once(("passes", of), tell_apart(loader.passes.of, form.what))
         opened = loader.open(step.at)
         opened.told.add(process_id)
         if step.order:
@@ -200,7 +225,8 @@ class Guard:
                 by_block.setdefault(block, {}).setdefault(f"{algorithm} {fingerprint}", set()).update(who)
         for block, votes in by_block.items():
             if len(votes) > 1:
-                found = Rows(form.what, of, step.number, step.form, part, block, votes, form.is_call, self.everyone)
+                about = form.is_call, self.everyone, form.changed_by
+                found = Rows(form.what, of, step.number, step.form, part, block, votes, *about)
                 self._found(found, now)
                 if isinstance(self.finding, Rows):
                     self.finding.add(found)
@@ -233,7 +259,8 @@ class Guard:
 
     def _find_ends(self, now: float, gone: Collection[int]) -> Finding | None:
         """A process has left in order, others have taken more batches than it, and some of these do nothing but wait:
-        what they compute needs its rows. One that takes a batch more and needs nobody for it goes on, or leaves too."""
+        what they compute needs its rows. One that takes a batch more and needs nobody for it goes on, or leaves too;
+        who has taken from another loader since does not wait for the rows of this one."""
         for loader in self._loaders.values():
             for process, (taken, at) in loader.left.items():
                 if process in gone or now - at <= LEFT_TIMEOUT + self._slack:
@@ -243,20 +270,6 @@ class Guard:
                 if waiting and waiting <= loader.idle:
                     return Ends(loader.name, process, taken, max(ahead.values()), frozenset(ahead))
         return None
-
-
-def find_uncovered(told: Mapping[int, Form]) -> tuple[str, int, int] | None:
-    """An array whose parts on all processes are not the whole: its name, how many values they have, how many it has."""
-    first = next(iter(told.values()))
-    if not all(form.is_all for form in told.values()):
-        return None
-    for name, shape in first.shapes.items():
-        sizes = shape.partition("[")[2].rstrip("]")
-        whole = prod(int(size) for size in sizes.split(",") if size.isdecimal())
-        boxes = {part.box: part.volume for form in told.values() for part in form.parts if part.name == name}
-        if (found := sum(boxes.values())) != whole:
-            return name, found, whole
-    return None
 
 
 def _describe_shapes(form: Form) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from math import prod
 
+from hostmesh.launcher.supervisor.guard.reports import Form
 from hostmesh.launcher.supervisor.guard.rows import ON_WITHOUT_A_WORD, Name, Rows, Votes
 from hostmesh.launcher.words import agree, name_processes
 
@@ -120,6 +122,20 @@ class Ends:
 
 
 Finding = Rows | Orders | Shapes | Uncovered | Ends
+
+
+def find_uncovered(told: Mapping[int, Form]) -> tuple[str, int, int] | None:
+    """An array whose parts on all processes are not the whole: its name, how many values they have, how many it has."""
+    first = next(iter(told.values()))
+    if not all(form.is_all for form in told.values()):
+        return None
+    for name, shape in first.shapes.items():
+        sizes = shape.partition("[")[2].rstrip("]")
+        whole = prod(int(size) for size in sizes.split(",") if size.isdecimal())
+        boxes = {part.box: part.volume for form in told.values() for part in form.parts if part.name == name}
+        if (found := sum(boxes.values())) != whole:
+            return name, found, whole
+    return None
 
 
 def find_minority(votes: Votes, everyone: Collection[int]) -> tuple[int, ...]:

@@ -14,6 +14,7 @@ MAX_BLOCKS = 1024
 MAX_PROCESSES = 100_000
 MAX_KNOWN = 10_000
 DIGITS = 16
+CHANGING = ("collate", "map")
 HEX = re.compile("[0-9a-f]*")
 
 _known_numbers: dict[str, frozenset[int]] = {}  # by their text
@@ -43,7 +44,8 @@ class Part:
 
 @dataclass(frozen=True)
 class Form:
-    """What the batches of a loader are like on one process, or the arrays of a call. `what` names them."""
+    """What the batches of a loader are like on one process, or the arrays of a call. `what` names them; `changed_by`
+    are the functions of the user that change rows: map, collate."""
 
     what: str
     algorithm: str
@@ -52,6 +54,8 @@ class Form:
     layout: str
     parts: tuple[Part, ...]
     is_all: bool  # no part is left out
+    mode: str = ""
+    changed_by: tuple[str, ...] = ()
 
     @property
     def shared(self) -> tuple[Part, ...]:
@@ -102,7 +106,11 @@ def read_form(process_id: int, detail: dict[str, Any]) -> Form | None:
             named = {as_one_line(str(name)): as_one_line(shape) for name, shape in shapes.items()}
             known = tuple(part for part in parts if part is not None)
             is_call, is_all = detail.get("is_call") is True, detail.get("is_all") is True
-            return Form(as_one_line(what), algorithm, is_call, named, layout, known, is_all)
+            mode, changed_by = detail.get("mode"), detail.get("changed_by")
+            mode = mode if isinstance(mode, str) else ""
+            changing = tuple(name for name in CHANGING if isinstance(changed_by, list) and name in changed_by)
+            what = as_one_line(what)
+            return Form(what, algorithm, is_call, named, layout, known, is_all, mode, changing)
     return None
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,9 +11,8 @@ from hostmesh.launcher.words import list_some, name_processes
 
 MAX_RECORDS_TOLD = 6
 ON_WITHOUT_A_WORD = "jax computes with them all the same, and what comes out is wrong."
-OWN_RANDOMNESS = (
-    "Read again, they are others each time: `map` is to draw from the `rng` that it is given, map(block, ids, rng)."
-)
+OTHERS_EACH_TIME = "Read again, they are others each time: "
+DRAWING = {"map": "map(block, ids, rng)", "collate": "collate(records, ids, rng)"}
 CHANGED_LATER = (
     "Read again, they are those of the others: they were changed after they were read, or are not read alike."
 )
@@ -40,6 +39,7 @@ class Rows:
     votes: Votes
     is_call: bool
     everyone: frozenset[int]
+    changed_by: tuple[str, ...] = ()
     blocks: set[int] = field(default_factory=set)
     answers: dict[int, dict[str, Any]] = field(default_factory=dict)
 
@@ -134,7 +134,7 @@ class Rows:
         if self.is_call:
             return [OWN_ARRAYS]
         if self.is_random:
-            return [OWN_RANDOMNESS]
+            return [explain_randomness(self.changed_by)]
         again, first = self._again, self._first
         if not again:
             return []
@@ -161,6 +161,15 @@ class Rows:
         if not told:
             return ""
         return f" (record{'s' if len(told) > 1 else ''} {list_some(told, MAX_RECORDS_TOLD, MAX_RECORDS_TOLD)})"
+
+
+def explain_randomness(changed_by: Sequence[str]) -> str:
+    """The random numbers may be those of functions that the loader was given, or of its source."""
+    if not changed_by:
+        source = "the source is to give the same each time"
+        return f"{OTHERS_EACH_TIME}{source}; what is random belongs into `map`, map(block, ids, rng)."
+    functions = [f"`{name}` is to draw from the `rng` that it is given, {DRAWING[name]}" for name in changed_by]
+    return f"{OTHERS_EACH_TIME}{'; '.join(functions)}; and a source is to give the same each time."
 
 
 def _in_step(is_call: bool, step: int) -> str:
