@@ -19,7 +19,7 @@ hosts=(host-0 host-1 host-2 host-3)
 image=hostmesh-host
 own_base=hostmesh-base
 default_base=debian:bookworm-slim
-patience=60
+timeout=60
 
 fail() {
     printf 'cluster: %s\n' "$@" >&2
@@ -136,9 +136,9 @@ END
 }
 
 await_sshd() {
-    local host=$1 deadline=$((SECONDS + patience)) answer
+    local host=$1 deadline=$((SECONDS + timeout)) answer
     until answer=$(ssh -F "$FOLDER/ssh_config" -o BatchMode=yes -o ConnectTimeout=5 "$host" true 2>&1 < /dev/null); do
-        ((SECONDS < deadline)) || fail "$host does not answer within $patience s: $answer" \
+        ((SECONDS < deadline)) || fail "$host does not answer within $timeout s: $answer" \
             "its log: docker logs $CLUSTER-$host"
         sleep 0.1
     done

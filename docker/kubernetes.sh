@@ -16,7 +16,7 @@ image=hostmesh-host
 release=1.20.2
 built=${PROGRAMS:-${XDG_CACHE_HOME:-$HOME/.cache}/hostmesh/kubernetes-$release}
 programs=(kube-apiserver kube-controller-manager kube-scheduler kubelet)
-patience=90
+timeout=90
 
 fail() {
     printf 'kubernetes: %s\n' "$@" >&2
@@ -76,7 +76,6 @@ generate_models() {
 }
 
 build() {
-    local program version
     mkdir -p "$built/bin"
     exec 9> "$built/lock"
     flock 9 # another checkout may be building them
@@ -84,6 +83,13 @@ build() {
     check_builder
     say "building Kubernetes $release (about 7 minutes of two cores)"
     fetch_source
+    compile
+    touch "$built/bin/built"
+    chmod -R u+w "$built/go" && rm -rf "$built/go" "$built/cache" "$built/apt" "$built/source" "$built/openapi-gen"
+}
+
+# In a shell of its own: the folder it is in is removed afterwards, and many a program does not start in one that is gone.
+compile() (
     # Modules are off: everything is vendored, and go.mod does not say so.
     export GO111MODULE=off GOPATH=$built/go GOCACHE=$built/cache CGO_ENABLED=0 PATH=/usr/lib/go-1.19/bin:$PATH
     cd "$tree"
@@ -93,9 +99,7 @@ build() {
     for program in "${programs[@]}" kubectl; do
         go build -ldflags "-s -w $version" -o "$built/bin/$program" "k8s.io/kubernetes/cmd/$program"
     done
-    touch "$built/bin/built"
-    chmod -R u+w "$built/go" && rm -rf "$built/go" "$built/cache" "$built/apt" "$built/source" "$built/openapi-gen"
-}
+)
 
 # Starting. Every program that is started has its process id in a file of its own.
 
@@ -122,7 +126,7 @@ await() {
     until "$@" > /dev/null 2>&1; do
         if ((SECONDS > deadline)); then
             tail -n 5 "$run"/*.log >&2
-            fail "$what does not answer within $patience s; the last lines of all logs are above"
+            fail "$what does not answer within $timeout s; the last lines of all logs are above"
         fi
         sleep 0.2
     done
@@ -208,8 +212,9 @@ END
 }
 
 start_programs() {
-    local store peers api kubelet gate=--feature-gates=TTLAfterFinished=true
-    read -r store peers api kubelet <<< "$(find_ports 4)"
+    local ports store peers api kubelet gate=--feature-gates=TTLAfterFinished=true
+    ports=$(find_ports 4)
+    read -r store peers api kubelet <<< "$ports"
     write_configs "$api"
     start etcd etcd --data-dir "$run/etcd" --listen-client-urls "http://127.0.0.1:$store" \
         --advertise-client-urls "http://127.0.0.1:$store" --listen-peer-urls "http://127.0.0.1:$peers" \

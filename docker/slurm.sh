@@ -14,7 +14,7 @@ folder=$here/.cluster/$cluster
 nodes=(node-0 node-1 node-2)
 base=hostmesh-host
 image=hostmesh-slurm
-patience=60
+timeout=60
 
 fail() {
     printf 'slurm: %s\n' "$@" >&2
@@ -73,10 +73,10 @@ start() {
 
 # A node that was lost and made anew answers again by itself; one that was set DOWN by hand is resumed here.
 await_nodes() {
-    local deadline=$((SECONDS + patience)) states
+    local deadline=$((SECONDS + timeout)) states
     until states=$(docker exec "$cluster-node-0" sinfo --noheader --Node --partition main --format '%N %T' 2>&1) &&
         (($(grep --count --extended-regexp ' (idle|mixed|allocated)$' <<< "$states") == ${#nodes[@]})); do
-        ((SECONDS < deadline)) || fail "the nodes are not idle within $patience s: $states" \
+        ((SECONDS < deadline)) || fail "the nodes are not idle within $timeout s: $states" \
             "their logs: docker logs $cluster-node-1; docker exec $cluster-node-0 tail /var/log/slurm/slurmctld.log"
         docker exec "$cluster-node-0" scontrol update NodeName="$(IFS=,; echo "${nodes[*]}")" State=RESUME \
             > /dev/null 2>&1 || true
