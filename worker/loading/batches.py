@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import weakref
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -103,6 +104,17 @@ def read_ahead(
     return AgreedBatches(on_host, GlobalHasNext(layout.sharding, need_all=False), transfer_as_agreed)
 
 
-def close_all(batches: Batches, reader: Reader) -> None:
-    batches.close()
+def close_with(owner: Any, batches: Batches, reader: Reader) -> weakref.finalize[..., Any]:
+    """Closes both when the owner ends, or when it is called.
+
+    Batches may hold an error, and its traceback the owner. So nothing but their thread may keep them; without one they
+    need no closing.
+    """
+    on_host = batches.on_host if isinstance(batches, AgreedBatches) else batches
+    return weakref.finalize(owner, close_all, weakref.ref(on_host), reader)
+
+
+def close_all(on_host: weakref.ref[ReadAhead[Any, Any]], reader: Reader) -> None:
+    if (found := on_host()) is not None:
+        found.close()
     reader.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import weakref
 from collections.abc import Sequence
 from itertools import count
 from typing import Any
@@ -20,7 +19,7 @@ from hostmesh.worker.distributed import identity_of_itself, require_joined
 from hostmesh.worker.guard.loaded import LoadedRows
 from hostmesh.worker.guard.mode import choose_mode
 from hostmesh.worker.loading import tampering
-from hostmesh.worker.loading.batches import Batches, Reader, close_all, read_ahead
+from hostmesh.worker.loading.batches import Batches, Reader, close_with, read_ahead
 from hostmesh.worker.loading.choices import STRATEGIES, require_batches, require_choice
 from hostmesh.worker.loading.lengths import LENGTHS, Lengths, as_lengths, find_known_lengths
 from hostmesh.worker.loading.padding import PaddingTransforms, make_transforms
@@ -270,7 +269,7 @@ class Loader:
         steps = count(self.step) if self._total is None else iter(range(self.step, self._total))
         guard = None if self._guard is None else self._guard.begin(self.step)
         self._batches = read_ahead(reader, self._layout, self._padding, guard, self._waiting, steps, *self._tiers)
-        self._closer = weakref.finalize(self, close_all, self._batches, reader)
+        self._closer = close_with(self, self._batches, reader)
         return self._batches
 
     def _open_reader(self) -> Reader:
