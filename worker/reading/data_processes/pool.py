@@ -31,7 +31,7 @@ NOT_INHERITED = (PROCESS_ID, FACTS_SOCKET, RECORD_FILE, STACKS_FILE)
 CHILD_ENV = {"JAX_PLATFORMS": "cpu"}
 ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 CODE = (
-    "import sys; sys.path.insert(0, sys.argv[1]);"
+    "import signal, sys; signal.signal(signal.SIGTERM, signal.SIG_IGN); sys.path.insert(0, sys.argv[1]);"
     " from hostmesh.worker.reading.data_processes.process import main; main({}, {})"
 )
 # Seconds after which a child that has not answered is asked where it is.
@@ -44,14 +44,22 @@ class DataProcesses(FillingThreads):
 
     def __init__(self, rows: RowReader, memory: SharedMemory, count: int) -> None:
         packed = pack(rows, f"{rows.source.name} with its map and collate")
+        self._children: list[DataProcess] = []
         try:
-            self._children = [DataProcess(number, rows.source.name, packed, memory) for number in range(count)]
+            for number in range(count):
+                self._children.append(DataProcess(number, rows.source.name, packed, memory))
+        except OSError as error:
+            self._end_all()
+            raise DataError(f"data process {number} of {count} cannot be started: {error}") from error
         finally:
             packed.close()
         super().__init__([child.fill for child in self._children])
 
     def close(self) -> None:
         super().close()
+        self._end_all()
+
+    def _end_all(self) -> None:
         for child in self._children:
             child.hang_up()
         for child in self._children:
@@ -62,28 +70,36 @@ class DataProcess:
     def __init__(self, number: int, source: str, packed: Packed, memory: SharedMemory) -> None:
         self._name, self._memory = f"data process {number}", memory
         self._source = source
-        self._known: set[int] = set()  # segments that the child has mapped
         self._is_ready = self._is_closed = False
         self._work, work = socket.socketpair()
         self._life, life = socket.socketpair()
         with work, life:
             self._child = start_child(work.fileno(), life.fileno())
+        self._end_file = open_end_of(self._child.pid)
+        self._answers = select.poll()
+        for file in (self._work.fileno(), self._end_file):
+            if file is not None:
+                self._answers.register(file, select.POLLIN)
         begin = Begin(list(sys.path), os.getcwd(), packed.data, packed.sizes)
         try:
-            send(self._work, begin, [packed.file])
-        except OSError:
+            send(self._work, begin, [packed.file, memory.file])
+        except ConnectionError:
             pass  # it is gone already, which the first answer will tell
+        except BaseException:
+            self.hang_up()
+            self.end()
+            raise
 
     def fill(self, piece: Piece) -> Spent:
-        order, files = self._order(piece)
+        if not self._is_ready:
+            self._await_answer(piece)
+            self._is_ready = True
         try:
-            if not self._is_ready:
-                self._await_answer(piece)
-                self._is_ready = True
-            send(self._work, order, files)
-        except OSError:
-            raise self._explain_end(piece) from None
-        self._known |= {number for number, _ in order.new}
+            send(self._work, self._order(piece))
+        except OSError as error:
+            if self._is_closed or isinstance(error, ConnectionError):
+                raise self._explain_end(piece) from None
+            raise DataError(f"step {piece.chunk.step}: {self._name} cannot be told what to read: {error}") from error
         spent = self._await_answer(piece).spent
         if piece.mask is not None:
             piece.outs[mask_at(piece)][:] = piece.mask
@@ -106,28 +122,23 @@ class DataProcess:
             self._child.wait()
         self._work.close()
         self._life.close()
+        if self._end_file is not None:
+            os.close(self._end_file)
+            self._end_file = None
 
-    def _order(self, piece: Piece) -> tuple[Fill, list[int]]:
+    def _order(self, piece: Piece) -> Fill:
         fields, arrays = without_mask(piece)
-        segments = [buffer.number for _, buffer in arrays]
-        new = [self._memory.segment(number) for number in segments if number is not None and number not in self._known]
-        gone = sorted(self._known - self._memory.numbers())
-        self._known.difference_update(gone)
-        order = Fill(
-            piece.chunk,
-            piece.first,
-            len(piece.arrays[0][0]),
-            fields,
-            [number for number in segments if number is not None],
-            [(segment.number, segment.size) for segment in new],
-            gone,
-        )
-        return order, [segment.file for segment in new]
+        starts = [buffer.number for _, buffer in arrays if buffer.number is not None]
+        return Fill(piece.chunk, piece.first, len(piece.arrays[0][0]), fields, starts, self._memory.extents)
 
     def _await_answer(self, piece: Piece) -> Done:
-        while not select.select([self._work], [], [], ASK_AFTER)[0]:
+        if self._is_closed:
+            raise self._explain_end(piece)
+        link = self._work.fileno()
+        while not (found := self._answers.poll(ASK_AFTER * 1000)):
             RECORDER.note_place(self._ask_place())
-        received = receive(self._work)
+        # Without an answer it is its end that was found: a process that `map` has started may hold the link still.
+        received = receive(self._work) if any(file == link for file, _ in found) else None
         if received is None:
             raise self._explain_end(piece)
         answer = received[0]
@@ -140,7 +151,9 @@ class DataProcess:
         """Where in the user's code it is; nothing where it does not say."""
         try:
             self._life.sendall(b"?")
-            if select.select([self._life], [], [], ASK_TIMEOUT)[0]:
+            place = select.poll()
+            place.register(self._life, select.POLLIN)
+            if place.poll(ASK_TIMEOUT * 1000):
                 return self._life.recv(256).decode("utf-8", "replace").strip()
         except OSError:
             pass
@@ -160,6 +173,14 @@ class DataProcess:
         return DataError(
             f"step {chunk.step}: {self._name} (pid {self._child.pid}) {how} at {what} of {self._source}{hint}"
         )
+
+
+def open_end_of(pid: int) -> int | None:
+    """A file that can be read once this child has ended; None on systems without such."""
+    try:
+        return os.pidfd_open(pid)
+    except (AttributeError, OSError):
+        return None
 
 
 def start_child(work: int, life: int) -> subprocess.Popen[bytes]:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hostmesh.worker.errors import DataError, MissingPackageError
+from hostmesh.worker.reading.data_processes.shared_memory import create_file
 from hostmesh.worker.specs.packages import load
 
 ALIGNMENT = 64
@@ -24,7 +25,7 @@ class Packed:
     def __init__(self, data: bytes, arrays: Sequence[memoryview]) -> None:
         self.data = data
         self.sizes = [len(array) for array in arrays]
-        self.file = os.memfd_create("hostmesh source")
+        self.file = create_file("hostmesh source")
         with os.fdopen(os.dup(self.file), "wb") as file:
             for array in arrays:
                 file.write(array)
