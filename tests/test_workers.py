@@ -353,3 +353,14 @@ def test_a_map_that_never_returns_in_a_data_process_is_named(launch: Launch, scr
     assert not any(
         "reading.data_process" in command_line(int(pid)) and str(tmp_path) in folder_of(pid) for pid in pids()
     )
+
+
+@pytest.mark.parametrize("ahead", [{}, {"prefetch": 0, "device_prefetch": 0}], ids=["ahead", "nothing ahead"])
+def test_rows_that_depend_on_their_block_are_refused_for_data_processes(ahead: dict[str, int]) -> None:
+    loader = hostmesh.Loader(Rows(), batch_size=16, map=worked_rows.less_mean, processes=2, **ahead)
+    with pytest.raises(DataError, match=r"step 0: Rows: rows .* differ .* depends on the other rows of its block.*=0$"):
+        next(loader)
+    loader.close()
+    assert children() == set()
+    unlike = hostmesh.Loader(Rows(), batch_size=16, steps=4, map=worked_rows.own_noise, processes=2)
+    assert len(list(unlike)) == 4  # it cannot be checked, and was asked for

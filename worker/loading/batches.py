@@ -20,7 +20,7 @@ from hostmesh.worker.loading.padding import AgreedBatches, PaddingTransforms
 from hostmesh.worker.loading.prefetch import ReadAhead
 from hostmesh.worker.loading.reader import SourceReader, StepRows, flatten_rows
 from hostmesh.worker.loading.waiting import Waiting
-from hostmesh.worker.reading.data_processes.pool import ProcessReader
+from hostmesh.worker.reading.data_processes.reader import ProcessReader
 from hostmesh.worker.reading.trial import TriedReader
 from hostmesh.worker.streams.has_next import GlobalHasNext
 from hostmesh.worker.streams.reader import StreamReader

@@ -6,7 +6,8 @@ from hostmesh.worker.assembly.buffers import allocate_private
 from hostmesh.worker.assembly.layout import Layout
 from hostmesh.worker.loading.reader import SourceReader
 from hostmesh.worker.reading.choice import WorkerChoice
-from hostmesh.worker.reading.data_processes.pool import DataProcesses, ProcessReader
+from hostmesh.worker.reading.data_processes.pool import DataProcesses
+from hostmesh.worker.reading.data_processes.reader import FirstStep, ProcessReader
 from hostmesh.worker.reading.data_processes.shared_memory import SharedMemory
 from hostmesh.worker.reading.parallel import ParallelReader, RowFiller
 from hostmesh.worker.reading.threads import FillingThreads
@@ -21,6 +22,7 @@ class SpreadReading:
         choice = choice if can_cut else WorkerChoice()
         self._choice = choice
         self._trial = Trial(name, choice.is_asked)
+        self._first = FirstStep(name)
         self._memory = SharedMemory() if choice.processes else None
         self.allocate = allocate_private if self._memory is None else self._memory.allocate
 
@@ -36,7 +38,7 @@ class SpreadReading:
         begun = min(self.extra, ahead)
         if self._memory is not None:
             processes = DataProcesses(serial.rows, self._memory, self._choice.processes)
-            return ProcessReader(serial, layout, processes, begun, total)
+            return ProcessReader(self._first, serial, layout, processes, begun, total)
         if self._choice.threads:
             fill = RowFiller(serial.rows)
             threads = FillingThreads([fill] * self._choice.threads)

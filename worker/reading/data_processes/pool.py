@@ -11,15 +11,13 @@ import sys
 from typing import Any
 
 import hostmesh
-from hostmesh.worker.assembly.layout import MASK, Layout
+from hostmesh.worker.assembly.layout import MASK
 from hostmesh.worker.errors import DataError
 from hostmesh.worker.identity import FACTS_SOCKET, PROCESS_ID, RECORD_FILE, STACKS_FILE
-from hostmesh.worker.loading.reader import SourceReader, StepRows
-from hostmesh.worker.reading.arrays import Fields, named_leaves
+from hostmesh.worker.reading.arrays import Fields
 from hostmesh.worker.reading.data_processes.messages import Begin, Done, Fill, receive, send
 from hostmesh.worker.reading.data_processes.shared_memory import SharedMemory
 from hostmesh.worker.reading.data_processes.shipping import Packed, pack
-from hostmesh.worker.reading.parallel import ParallelReader
 from hostmesh.worker.reading.pieces import Piece
 from hostmesh.worker.reading.row_reader import RowReader, Spent
 from hostmesh.worker.reading.threads import FillingThreads
@@ -215,33 +213,3 @@ def without_mask(piece: Piece) -> tuple[Fields, list[Any]]:
         fields.device_dtypes,
     )
     return kept, [arrays[number] for number in rest]
-
-
-class ProcessReader:
-    """The first step is read here, by which the structure is known, while the data processes start; then they read."""
-
-    def __init__(
-        self, serial: SourceReader, layout: Layout, processes: DataProcesses, ahead: int, total: int | None
-    ) -> None:
-        self._serial = serial
-        self._parallel = ParallelReader(serial, layout, processes, ahead, total)
-
-    def read(self, step: int) -> StepRows:
-        rows = self._parallel.read(step)
-        if rows.arrays is None:
-            require_plain(rows.blocks[0])
-        return rows
-
-    def close(self) -> None:
-        self._serial.close()
-        self._parallel.close()
-
-
-def require_plain(block: Any) -> None:
-    """A data process takes blocks apart without jax, so it knows no containers but Python's own."""
-    import jax
-
-    leaves = jax.tree_util.tree_leaves(block)
-    own = [leaf for _, leaf in named_leaves(block)]
-    if len(leaves) != len(own) or any(a is not b for a, b in zip(leaves, own, strict=True)):
-        raise DataError(f"processes= wants rows made of dicts, tuples and lists; found a {type(block).__name__}")
