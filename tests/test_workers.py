@@ -230,12 +230,11 @@ def test_arrays_are_shared_with_data_processes_and_mapped_files_are_mapped_again
     mapped = hostmesh.open_source(f"npy:{tmp_path / 'images.npy'}")
     packed = pack(mapped, "it")
     assert len(packed.data) < 10_000 and sum(packed.sizes) < 1000
-    assert unpack(packed.data, packed.file, packed.sizes).read(np.array([7]))[0, 0] == 21_000
+    assert unpack(packed.data, packed.write(), packed.sizes).read(np.array([7]))[0, 0] == 21_000
     large = {"image": np.ones((100, 3000))}
     loader = hostmesh.Loader(large, batch_size=20, processes=1)
     packed = pack(loader.source, "it")
     assert len(packed.data) < 10_000 and sum(packed.sizes) >= large["image"].nbytes
-    packed.close()
 
 
 def test_a_source_that_cannot_be_packed_is_told() -> None:

@@ -141,3 +141,48 @@ def test_an_answer_that_nobody_waits_for_is_dropped() -> None:
     theirs.close()
     with ours:
         answer(ours, Done())
+
+
+def list_ids(loader: hostmesh.Loader) -> list[int]:
+    return sorted(int(n) for batch in loader for n in np.asarray(batch["id"]))
+
+
+def test_data_processes_are_kept_for_the_next_pass() -> None:
+    loader = hostmesh.Loader({"id": np.arange(32)}, batch_size=8, epochs=1, processes=2)
+    assert list_ids(loader) == list(range(32))
+    first = children()
+    assert len(first) == 2
+    for _ in range(2):
+        assert list_ids(loader) == list(range(32))
+        assert children() == first
+    loader.restore(2)
+    assert len(list_ids(loader)) == 16 and children() == first
+    loader.close()
+    assert children() == set()
+    assert list_ids(loader) == list(range(32)) and len(children()) == 2
+    del loader
+    await_true(lambda: not children(), 20, "data processes to end with their loader")
+
+
+class Shifted:
+    """A `map` of which a user changes something between passes."""
+
+    by = 0
+
+    def __call__(self, block: Any) -> Any:
+        return {"id": block["id"] + self.by}
+
+
+def test_data_processes_are_started_anew_where_what_they_were_given_has_changed() -> None:
+    source, shift = {"id": np.arange(32)}, Shifted()
+    loader = hostmesh.Loader(source, batch_size=8, epochs=1, map=shift, processes=1, verify=False)
+    assert list_ids(loader) == list(range(32))
+    source["id"][:] += 100
+    assert list_ids(loader) == list(range(100, 132))
+    shift.by = 1000
+    assert list_ids(loader) == list(range(1100, 1132))
+    (last,) = children()
+    os.kill(last, signal.SIGKILL)
+    os.waitid(os.P_PID, last, os.WEXITED | os.WNOWAIT)  # all of its threads have ended
+    assert list_ids(loader) == list(range(1100, 1132))
+    loader.close()

@@ -28,6 +28,7 @@ from hostmesh.worker.streams.reader import StreamReader
 Reader: TypeAlias = SourceReader | TriedReader | ProcessReader | StreamReader
 # The arrays of a batch, whether this process has another one after it, which records it used, and its padded length.
 DeviceBatch: TypeAlias = tuple[list[jax.Array], bool, Used, int]
+Closer: TypeAlias = "weakref.finalize[..., Any]"
 Batches: TypeAlias = "ReadAhead[HostBatch, DeviceBatch] | AgreedBatches[HostBatch]"
 
 
@@ -104,12 +105,14 @@ def read_ahead(
     return AgreedBatches(on_host, GlobalHasNext(layout.sharding, need_all=False), transfer_as_agreed)
 
 
-def close_with(owner: Any, batches: Batches, reader: Reader) -> weakref.finalize[..., Any]:
-    """Closes both when the owner ends, or when it is called.
+def close_with(owner: Any, batches: Batches, reader: Reader, before: Closer | None) -> Closer:
+    """Closes both when the owner ends, or when it is called, in the place of the one for the pass before.
 
     Batches may hold an error, and its traceback the owner. So nothing but their thread may keep them; without one they
     need no closing.
     """
+    if before is not None:
+        before.detach()
     on_host = batches.on_host if isinstance(batches, AgreedBatches) else batches
     return weakref.finalize(owner, close_all, weakref.ref(on_host), reader)
 

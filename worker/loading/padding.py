@@ -123,3 +123,6 @@ class AgreedBatches(Generic[B]):
         except Exception as error:
             self._ahead = Failure(error)
         self._longest.reduce(0 if isinstance(self._ahead, Failure) else self._ahead.length)
+
+    def close(self) -> None:
+        self.on_host.close()

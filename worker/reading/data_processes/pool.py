@@ -17,9 +17,9 @@ from hostmesh.worker.identity import FACTS_SOCKET, PROCESS_ID, RECORD_FILE, STAC
 from hostmesh.worker.reading.arrays import Fields
 from hostmesh.worker.reading.data_processes.messages import Begin, Done, Fill, receive, send
 from hostmesh.worker.reading.data_processes.shared_memory import SharedMemory
-from hostmesh.worker.reading.data_processes.shipping import Packed, pack
+from hostmesh.worker.reading.data_processes.shipping import Packed, Shipped
 from hostmesh.worker.reading.pieces import Piece
-from hostmesh.worker.reading.row_reader import RowReader, Spent
+from hostmesh.worker.reading.row_reader import Spent
 from hostmesh.worker.reading.threads import FillingThreads
 from hostmesh.worker.recording.recorder import RECORDER
 
@@ -40,20 +40,27 @@ ENDING_TIMEOUT = 1.0
 class DataProcesses(FillingThreads):
     """Started together, and each served by a thread."""
 
-    def __init__(self, rows: RowReader, memory: SharedMemory, count: int) -> None:
-        packed = pack(rows, f"{rows.source.name} with its map and collate")
+    def __init__(self, source: str, packed: Packed, memory: SharedMemory, count: int) -> None:
+        self._is_closed = False
         self._children: list[DataProcess] = []
+        self._shipped = Shipped(packed)
         try:
-            for number in range(count):
-                self._children.append(DataProcess(number, rows.source.name, packed, memory))
+            self._begun_in = find_place()
+            for _ in range(count):
+                begin = Begin(*self._begun_in, packed.data, packed.sizes)
+                self._children.append(DataProcess(len(self._children), source, begin, self._shipped, memory))
         except OSError as error:
             self._end_all()
-            raise DataError(f"data process {number} of {count} cannot be started: {error}") from error
-        finally:
-            packed.close()
+            raise DataError(f"data process {len(self._children)} of {count} cannot be started: {error}") from error
         super().__init__([child.fill for child in self._children])
 
+    def can_serve(self, packed: Packed) -> bool:
+        """Whether they would be started with the same things again."""
+        is_alive = not self._is_closed and all(child.is_alive for child in self._children)
+        return is_alive and self._begun_in == find_place() and self._shipped.is_still(packed)
+
     def close(self) -> None:
+        self._is_closed = True
         super().close()
         self._end_all()
 
@@ -62,10 +69,11 @@ class DataProcesses(FillingThreads):
             child.hang_up()
         for child in self._children:
             child.end()
+        self._shipped.close()
 
 
 class DataProcess:
-    def __init__(self, number: int, source: str, packed: Packed, memory: SharedMemory) -> None:
+    def __init__(self, number: int, source: str, begin: Begin, shipped: Shipped, memory: SharedMemory) -> None:
         self._name, self._memory = f"data process {number}", memory
         self._source = source
         self._is_ready = self._is_closed = False
@@ -78,9 +86,8 @@ class DataProcess:
         for file in (self._work.fileno(), self._end_file):
             if file is not None:
                 self._answers.register(file, select.POLLIN)
-        begin = Begin(list(sys.path), os.getcwd(), packed.data, packed.sizes)
         try:
-            send(self._work, begin, [packed.file, memory.file])
+            send(self._work, begin, [shipped.file, memory.file])
         except ConnectionError:
             pass  # it is gone already, which the first answer will tell
         except BaseException:
@@ -102,6 +109,10 @@ class DataProcess:
         if piece.mask is not None:
             piece.outs[mask_at(piece)][:] = piece.mask
         return spent
+
+    @property
+    def is_alive(self) -> bool:
+        return self._child.poll() is None
 
     def hang_up(self) -> None:
         """It ends by itself, as it does when its owner dies."""
@@ -171,6 +182,11 @@ class DataProcess:
         return DataError(
             f"step {chunk.step}: {self._name} (pid {self._child.pid}) {how} at {what} of {self._source}{hint}"
         )
+
+
+def find_place() -> tuple[list[str], str]:
+    """Where Python looks for modules, and relative paths begin."""
+    return list(sys.path), os.getcwd()
 
 
 def open_end_of(pid: int) -> int | None:
