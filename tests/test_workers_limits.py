@@ -7,6 +7,8 @@ import os
 import resource
 import signal
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -134,6 +136,12 @@ def test_what_a_map_starts_is_ended_by_sigterm() -> None:
     loader = hostmesh.Loader(Rows(), batch_size=16, steps=2, map=worked_rows.end_others, processes=1)
     for batch in loader:
         assert (np.asarray(batch["codes"]) == -signal.SIGTERM).all()
+
+
+def test_data_processes_do_without_jax() -> None:
+    program = "import hostmesh.worker.reading.data_processes.process, sys; sys.exit('jax' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
+    assert done.returncode == 0
 
 
 def test_an_answer_that_nobody_waits_for_is_dropped() -> None:

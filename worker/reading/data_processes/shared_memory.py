@@ -15,6 +15,7 @@ import numpy as np
 
 from hostmesh.worker.assembly.buffers import Buffer
 from hostmesh.worker.errors import DataError
+from hostmesh.worker.reading.data_processes.memory_file import create_file
 
 PAGE = mmap.ALLOCATIONGRANULARITY
 # Of addresses: memory is taken once something is written there.
@@ -83,10 +84,3 @@ def release(extent: Extent, start: int, size: int, keep: Callable[[tuple[Extent,
     with suppress(OSError):  # where memory is locked it stays until the range is given again
         extent.mapped.madvise(mmap.MADV_REMOVE, start - extent.start, size)
     keep((extent, start))
-
-
-def create_file(name: str) -> int:
-    """In memory, with a name that only the system's lists show."""
-    if not hasattr(os, "memfd_create"):
-        raise DataError("processes= needs Linux; use workers=N")
-    return os.memfd_create(name)

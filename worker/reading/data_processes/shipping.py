@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hostmesh.worker.errors import DataError, MissingPackageError
-from hostmesh.worker.reading.data_processes.shared_memory import create_file
+from hostmesh.worker.reading.data_processes.memory_file import create_file
 from hostmesh.worker.specs.packages import load
 
 ALIGNMENT = 64
