@@ -37,8 +37,9 @@ def limit_files() -> Iterator[Any]:
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
 
     def limit(more: int) -> None:
-        opened = 1 + max(map(int, os.listdir("/proc/self/fd")))
-        resource.setrlimit(resource.RLIMIT_NOFILE, (opened + more, before[1]))
+        opened = set(map(int, os.listdir("/proc/self/fd")))
+        free = [number for number in range(len(opened) + more + 1) if number not in opened]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (free[more], before[1]))
 
     yield limit
     resource.setrlimit(resource.RLIMIT_NOFILE, before)
@@ -194,3 +195,15 @@ def test_data_processes_are_started_anew_where_what_they_were_given_has_changed(
     os.waitid(os.P_PID, last, os.WEXITED | os.WNOWAIT)  # all of its threads have ended
     assert list_ids(loader) == list(range(1100, 1132))
     loader.close()
+
+
+def test_too_few_files_for_data_processes_are_told(limit_files: Any) -> None:
+    loader = hostmesh.Loader(Rows(), batch_size=16, processes=4)
+    limit_files(6)
+    with pytest.raises(
+        DataError, match=r"cannot be (given|started)|no \d+ bytes of shared memory.*Too many open files"
+    ):
+        next(loader)
+    limit_files(500)
+    loader.close()
+    assert children() == set()

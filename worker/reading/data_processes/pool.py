@@ -43,9 +43,9 @@ class DataProcesses(FillingThreads):
     def __init__(self, source: str, packed: Packed, memory: SharedMemory, count: int) -> None:
         self._is_closed = False
         self._children: list[DataProcess] = []
-        self._shipped = Shipped(packed)
+        self._begun_in = find_place()
+        self._shipped = Shipped(source, packed)
         try:
-            self._begun_in = find_place()
             for _ in range(count):
                 begin = Begin(*self._begun_in, packed.data, packed.sizes)
                 self._children.append(DataProcess(len(self._children), source, begin, self._shipped, memory))
@@ -78,9 +78,17 @@ class DataProcess:
         self._source = source
         self._is_ready = self._is_closed = False
         self._work, work = socket.socketpair()
-        self._life, life = socket.socketpair()
-        with work, life:
+        self._life, life = self._work, work  # until there are others
+        try:
+            self._life, life = socket.socketpair()
             self._child = start_child(work.fileno(), life.fileno())
+        except BaseException:
+            self._work.close()
+            self._life.close()
+            raise
+        finally:
+            work.close()
+            life.close()
         self._end_file = open_end_of(self._child.pid)
         self._answers = select.poll()
         for file in (self._work.fileno(), self._end_file):
@@ -131,9 +139,9 @@ class DataProcess:
             self._child.wait()
         self._work.close()
         self._life.close()
-        if self._end_file is not None:
-            os.close(self._end_file)
-            self._end_file = None
+        file, self._end_file = self._end_file, None
+        if file is not None:
+            os.close(file)
 
     def _order(self, piece: Piece) -> Fill:
         fields, arrays = without_mask(piece)
@@ -186,7 +194,10 @@ class DataProcess:
 
 def find_place() -> tuple[list[str], str]:
     """Where Python looks for modules, and relative paths begin."""
-    return list(sys.path), os.getcwd()
+    try:
+        return list(sys.path), os.getcwd()
+    except OSError as error:
+        raise DataError(f"data processes begin in the current folder, which cannot be found: {error}") from error
 
 
 def open_end_of(pid: int) -> int | None:

@@ -54,9 +54,22 @@ def main(work: int, life: int) -> None:
 def leave_signals_to_the_owner() -> None:
     """Ctrl-C, Slurm and `timeout` send them to all processes, while the owner may want to read on, and save."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # What `map` starts must not inherit that: who starts processes ends them so.
-    signal.signal(signal.SIGTERM, lambda number, frame: None)
-    os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
+    signal.signal(signal.SIGTERM, lambda number, frame: None)  # a program that `map` starts does not inherit that
+    os.register_at_fork(before=hold_sigterm, after_in_parent=let_sigterm, after_in_child=end_by_sigterm)
+
+
+def hold_sigterm() -> None:
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+
+
+def let_sigterm() -> None:
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+
+
+def end_by_sigterm() -> None:
+    """A process that `map` forks is ended so by whoever started it, perhaps at once."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    let_sigterm()
 
 
 def answer(link: socket.socket, done: Done) -> None:

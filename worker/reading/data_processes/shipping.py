@@ -50,8 +50,12 @@ class Packed:
 class Shipped:
     """What data processes have got."""
 
-    def __init__(self, packed: Packed) -> None:
-        self.file = packed.write()
+    def __init__(self, source: str, packed: Packed) -> None:
+        try:
+            self.file = packed.write()
+        except OSError as error:
+            size = sum(packed.sizes)
+            raise DataError(f"no {size:,} bytes of shared memory for the arrays of {source}: {error}") from error
         self._digest, self._sizes = digest(packed), packed.sizes
 
     def is_still(self, packed: Packed) -> bool:
