@@ -25,7 +25,7 @@ import hostmesh
 from hostmesh.worker.assembly.layout import Layout
 from hostmesh.worker.errors import DataError
 from hostmesh.worker.identity import LOCAL_PROCESSES
-from hostmesh.worker.reading import trial
+from hostmesh.worker.reading import cpu_quota, trial
 from hostmesh.worker.reading.choice import WorkerChoice, choose_workers
 from hostmesh.worker.reading.data_processes.shipping import pack, unpack
 from hostmesh.worker.reading.trial import Verdict
@@ -37,6 +37,12 @@ OPTIONS: list[dict[str, Any]] = [
     {"map": worked_rows.shake, "loading": "reshard", "tail": "drop"},
     {"map": worked_rows.shake, "loading": "global", "prefetch": 0, "device_prefetch": 0},
 ]
+
+
+@pytest.fixture(autouse=True)
+def unbounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The container that the tests run in has a limit of its own."""
+    monkeypatch.setattr(cpu_quota, "find_quota", lambda: None)
 
 
 def names(found: Any) -> str:
@@ -226,12 +232,11 @@ def test_arrays_are_shared_with_data_processes_and_mapped_files_are_mapped_again
     mapped = hostmesh.open_source(f"npy:{tmp_path / 'images.npy'}")
     packed = pack(mapped, "it")
     assert len(packed.data) < 10_000 and sum(packed.sizes) < 1000
-    assert unpack(packed.data, packed.file, packed.sizes).read(np.array([7]))[0, 0] == 21_000
+    assert unpack(packed.data, packed.write(), packed.sizes).read(np.array([7]))[0, 0] == 21_000
     large = {"image": np.ones((100, 3000))}
     loader = hostmesh.Loader(large, batch_size=20, processes=1)
     packed = pack(loader.source, "it")
     assert len(packed.data) < 10_000 and sum(packed.sizes) >= large["image"].nbytes
-    packed.close()
 
 
 def test_a_source_that_cannot_be_packed_is_told() -> None:
@@ -357,3 +362,14 @@ def test_a_map_that_never_returns_in_a_data_process_is_named(launch: Launch, scr
     assert not any(
         "reading.data_process" in command_line(int(pid)) and str(tmp_path) in folder_of(pid) for pid in pids()
     )
+
+
+@pytest.mark.parametrize("ahead", [{}, {"prefetch": 0, "device_prefetch": 0}], ids=["ahead", "nothing ahead"])
+def test_rows_that_depend_on_their_block_are_refused_for_data_processes(ahead: dict[str, int]) -> None:
+    loader = hostmesh.Loader(Rows(), batch_size=16, map=worked_rows.less_mean, processes=2, **ahead)
+    with pytest.raises(DataError, match=r"step 0: Rows: rows .* differ .* depends on the other rows of its block.*=0$"):
+        next(loader)
+    loader.close()
+    assert children() == set()
+    unlike = hostmesh.Loader(Rows(), batch_size=16, steps=4, map=worked_rows.own_noise, processes=2)
+    assert len(list(unlike)) == 4  # it cannot be checked, and was asked for

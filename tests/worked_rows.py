@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -87,6 +90,9 @@ class SharedFile:
         time.sleep(2e-4)
         return {"id": np.frombuffer(self._file.read(8), np.int64)[0] // 1000}
 
+    def __del__(self) -> None:
+        self._file.close()
+
 
 class SharedBuffer:
     """A `map` that gives the same memory again and again."""
@@ -110,3 +116,34 @@ def less_mean(block: Any) -> Any:
 def own_noise(block: Any) -> Any:
     time.sleep(2e-3)
     return {**block, "image": block["image"] + np.random.default_rng().random((4, 3)).astype(np.float32)}
+
+
+class ForkAt17:
+    """Starts a process that outlives the data process, and holds all that it had open."""
+
+    def __init__(self, note: Path) -> None:
+        self._note = note
+
+    def __call__(self, block: Any) -> Any:
+        if 17 in block["id"] and threading.current_thread() is threading.main_thread():
+            child = os.fork()
+            if not child:
+                time.sleep(60)
+                os._exit(0)
+            self._note.write_text(str(child))
+            os.kill(os.getpid(), signal.SIGKILL)
+        return block
+
+
+def end_others(block: Any) -> Any:
+    """The exit codes of processes that a `map` starts and ends in a data process."""
+    if "jax" in sys.modules:
+        return {**block, "codes": np.full((len(block["id"]), 2), -signal.SIGTERM, np.int32)}
+    forked = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
+    forked.start()
+    started = subprocess.Popen(["sleep", "60"])
+    forked.terminate()
+    started.terminate()
+    forked.join()
+    codes = np.full((len(block["id"]), 2), [forked.exitcode, started.wait()], np.int32)
+    return {**block, "codes": codes}

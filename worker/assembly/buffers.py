@@ -25,7 +25,7 @@ ALIGNMENT = 64
 class Buffer:
     """Memory, and the array interface by which NumPy sees its aligned part.
 
-    `number` is by which a data process knows it, where the memory is shared with such.
+    `number` is where it begins in the file by which it is shared with data processes, where it is.
     """
 
     memory: Any

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import weakref
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -19,7 +20,7 @@ from hostmesh.worker.loading.padding import AgreedBatches, PaddingTransforms
 from hostmesh.worker.loading.prefetch import ReadAhead
 from hostmesh.worker.loading.reader import SourceReader, StepRows, flatten_rows
 from hostmesh.worker.loading.waiting import Waiting
-from hostmesh.worker.reading.data_processes.pool import ProcessReader
+from hostmesh.worker.reading.data_processes.reader import ProcessReader
 from hostmesh.worker.reading.trial import TriedReader
 from hostmesh.worker.streams.has_next import GlobalHasNext
 from hostmesh.worker.streams.reader import StreamReader
@@ -27,6 +28,7 @@ from hostmesh.worker.streams.reader import StreamReader
 Reader: TypeAlias = SourceReader | TriedReader | ProcessReader | StreamReader
 # The arrays of a batch, whether this process has another one after it, which records it used, and its padded length.
 DeviceBatch: TypeAlias = tuple[list[jax.Array], bool, Used, int]
+Closer: TypeAlias = "weakref.finalize[..., Any]"
 Batches: TypeAlias = "ReadAhead[HostBatch, DeviceBatch] | AgreedBatches[HostBatch]"
 
 
@@ -103,6 +105,19 @@ def read_ahead(
     return AgreedBatches(on_host, GlobalHasNext(layout.sharding, need_all=False), transfer_as_agreed)
 
 
-def close_all(batches: Batches, reader: Reader) -> None:
-    batches.close()
+def close_with(owner: Any, batches: Batches, reader: Reader, before: Closer | None) -> Closer:
+    """Closes both when the owner ends, or when it is called, in the place of the one for the pass before.
+
+    Batches may hold an error, and its traceback the owner. So nothing but their thread may keep them; without one they
+    need no closing.
+    """
+    if before is not None:
+        before.detach()
+    on_host = batches.on_host if isinstance(batches, AgreedBatches) else batches
+    return weakref.finalize(owner, close_all, weakref.ref(on_host), reader)
+
+
+def close_all(on_host: weakref.ref[ReadAhead[Any, Any]], reader: Reader) -> None:
+    if (found := on_host()) is not None:
+        found.close()
     reader.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import weakref
 from collections.abc import Sequence
 from itertools import count
 from typing import Any
@@ -21,7 +20,7 @@ from hostmesh.worker.guard.loaded import LoadedRows
 from hostmesh.worker.guard.mode import choose_mode, find_wanted_mode
 from hostmesh.worker.guard.telling import TELLER
 from hostmesh.worker.loading import tampering
-from hostmesh.worker.loading.batches import Batches, Reader, close_all, read_ahead
+from hostmesh.worker.loading.batches import Batches, Closer, Reader, close_with, read_ahead
 from hostmesh.worker.loading.choices import STRATEGIES, require_batches, require_choice
 from hostmesh.worker.loading.first_batch import compare_first_batch
 from hostmesh.worker.loading.lengths import LENGTHS, Lengths, as_lengths, find_known_lengths
@@ -105,6 +104,7 @@ class Loader:
         self.step = 0
         self._waiting = Waiting()
         self._batches: Batches | None = None
+        self._closer: Closer | None = None
         self._ended = False
         self._checked: set[int] = set()  # the lengths whose structures were compared
         with share_failure("make a loader"):
@@ -222,7 +222,7 @@ class Loader:
         batches = self._batches or self._begin()
         self._comparison.check()
         if (self._total is not None and self.step >= self._total) or not self._rows.has_next():
-            self.close()
+            self._end_pass()
             self._ended = True
             if self._deliveries is not None:
                 self._deliveries.tell()
@@ -255,7 +255,8 @@ class Loader:
 
     def _go_to(self, state: LoaderState, is_again: bool) -> None:
         step = check_step(self._rows.step_of(state), self._total)
-        self.close()
+        if self._batches is not None:
+            self.close()
         self.step, self._ended = step, False
         self._rows.restore(state)
         if self._guard is not None:
@@ -268,11 +269,18 @@ class Loader:
         return self._rows.record_ids(step)
 
     def close(self) -> None:
-        """Stop reading ahead; the next batch starts it again."""
+        """Stop reading ahead, and end data processes; the next batch starts them again."""
         if self._batches is not None:
             self._rows.close(self.step)
+        if self._closer is not None:
             self._closer()
-            self._batches = None
+        self._batches = None
+
+    def _end_pass(self) -> None:
+        if self._batches is None or not self._spread.has_processes:
+            return self.close()
+        self._batches.close()  # its data processes wait for the next pass
+        self._batches = None
 
     def _begin(self) -> Batches:
         RECORDER.name_source(self.source.name)
@@ -280,7 +288,7 @@ class Loader:
         steps = count(self.step) if self._total is None else iter(range(self.step, self._total))
         guard = None if self._guard is None else self._guard.begin(self.step)
         self._batches = read_ahead(reader, self._layout, self._padding, guard, self._waiting, steps, *self._tiers)
-        self._closer = weakref.finalize(self, close_all, self._batches, reader)
+        self._closer = close_with(self, self._batches, reader, self._closer)
         return self._batches
 
     def _open_reader(self) -> Reader:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from hostmesh.worker.errors import as_data_error
 from hostmesh.worker.loading.choices import require_function
+from hostmesh.worker.loading.failure import Failure
 from hostmesh.worker.loading.lengths import KnownLengths, Lengths
 from hostmesh.worker.loading.prefetch import ReadAhead
 from hostmesh.worker.loading.reader import StepRows
@@ -115,15 +116,15 @@ class AgreedBatches(Generic[B]):
 
     def __init__(self, batches: ReadAhead[B, B], longest: GlobalHasNext, finish: Callable[[B, int], Any]) -> None:
         """`finish` puts a batch on the devices, padded to the length that was agreed on."""
-        self._batches, self._longest, self._finish = batches, longest, finish
-        self._ahead: B | Exception | None = None
+        self.on_host, self._longest, self._finish = batches, longest, finish
+        self._ahead: B | Failure | None = None
 
     def take(self) -> Any:
         if self._ahead is None:
             self._read_next()
         batch, length = self._ahead, self._longest.value()
-        if isinstance(batch, Exception):
-            raise batch
+        if isinstance(batch, Failure):
+            raise batch.take()
         assert batch is not None
         self._read_next()
         return self._finish(batch, length)
@@ -131,10 +132,10 @@ class AgreedBatches(Generic[B]):
     def _read_next(self) -> None:
         """What goes wrong is raised in its turn."""
         try:
-            self._ahead = self._batches.take()
+            self._ahead = self.on_host.take()
         except Exception as error:
-            self._ahead = error
-        self._longest.reduce(0 if isinstance(self._ahead, Exception) else self._ahead.length)
+            self._ahead = Failure(error)
+        self._longest.reduce(0 if isinstance(self._ahead, Failure) else self._ahead.length)
 
     def close(self) -> None:
-        self._batches.close()
+        self.on_host.close()

@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar
 
+from hostmesh.worker.loading.failure import Failure
+
 H = TypeVar("H")
 D = TypeVar("D")
 
@@ -47,7 +49,7 @@ class ReadAhead(Generic[H, D]):
         self._changed = threading.Condition()
         # Items by number, in order; None while an item is being made.
         self._on_host: dict[int, H | None] = {}
-        self._on_device: dict[int, D | BaseException | None] = {}
+        self._on_device: dict[int, D | Failure | None] = {}
         self._next_read = self._next_take = 0
         self._ended = self._closed = False
         self._read_time, self._transfer_time, self._use_time = Average(), Average(), Average()
@@ -94,7 +96,7 @@ class ReadAhead(Generic[H, D]):
             item = self._transfer(on_host)
         except BaseException as error:
             with self._changed:
-                self._fail(self._next_take, error)
+                self._fail(self._next_take, Failure.of_raised(error))
             raise
         self._read_time.add(read - began)
         self._transfer_time.add(time.perf_counter() - read)
@@ -123,9 +125,9 @@ class ReadAhead(Generic[H, D]):
         if self._room:
             self._thread.join(CLOSING_TIMEOUT)
 
-    def _hand_out(self, item: D | BaseException) -> D:
-        if isinstance(item, BaseException):
-            raise item
+    def _hand_out(self, item: D | Failure) -> D:
+        if isinstance(item, Failure):
+            raise item.take()
         del self._on_device[self._next_take]
         self._next_take += 1
         if self._overlap_pays():
@@ -175,17 +177,17 @@ class ReadAhead(Generic[H, D]):
             made = make(of)
         except BaseException as error:
             with self._changed:
-                self._fail(number, error)
+                self._fail(number, Failure(error))
             return
         with self._changed:
             time_of.add(time.perf_counter() - began)
             into[number] = made
             self._changed.notify_all()
 
-    def _fail(self, number: int, error: BaseException) -> None:
+    def _fail(self, number: int, failure: Failure) -> None:
         """Nothing is read after a failure; what was read before it is still handed out, and the thread ends."""
         self._ended = True
         for later in [other for other in self._on_host if other >= number]:
             del self._on_host[later]
-        self._on_device[number] = error
+        self._on_device[number] = failure
         self._changed.notify_all()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass
 
 from hostmesh.worker.identity import LOCAL_PROCESSES
+from hostmesh.worker.reading import cpu_quota
 
 # Beyond this threads wait for each other: all of them need the interpreter's lock now and then.
 MAX_CHOSEN = 32
@@ -43,7 +45,7 @@ def choose_workers(workers: int | str | None, processes: int) -> WorkerChoice:
 def check_count(name: str, value: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise ValueError(f"{name} wants a number of 0 or more; found {value!r}")
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = count_all_cores()
     most = max(MAX_ANYWHERE, MAX_EACH_CORE * cores)
     if value > most:
         raise ValueError(f"{name} wants at most {most} on a host with {cores} cores; found {value}")
@@ -51,6 +53,11 @@ def check_count(name: str, value: int) -> int:
 
 
 def count_cores() -> int:
-    """This process's share of the host's cores."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """This process's share of the cores that it and the others of its host may use at a time."""
+    quota = cpu_quota.find_quota()
+    cores = count_all_cores() if quota is None else min(count_all_cores(), math.ceil(quota))
     return max(1, cores // max(1, int(os.environ.get(LOCAL_PROCESSES) or 1)))
+
+
+def count_all_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -67,8 +67,14 @@ class PendingStep:
         """Raises what the first piece that failed has raised: another one may never end."""
         self._is_done.wait()
         if self._error is not None:
-            raise self._error
+            raise self._take_error()
         return Spent(self._reading, self._mapping)
+
+    def _take_error(self) -> BaseException:
+        """Not kept: its traceback will hold the frames of the caller, and a piece that never ends holds this step."""
+        error, self._error = self._error, None
+        assert error is not None
+        return error
 
     def _cut(self, chunk: Chunk, arrays: Allocated, mask: NDArray[np.bool_] | None, pieces: int) -> list[Piece]:
         rows = len(chunk.ids)

@@ -29,10 +29,11 @@ TRIES, STEPS_BETWEEN = 3, 50
 # Threads that take turns so often meet in every piece of code that is not made for several.
 SHORT_TURN = 1e-5
 
-UNSAFE = (
-    "rows that several threads read at once differ from those that one reads: `map`, `collate` or the source keeps"
-    " something between calls (a buffer, an open file), or a row depends on the other rows of its block"
+WHY = (
+    "`map`, `collate` or the source keeps something between calls (a buffer, an open file), or a row depends on the"
+    " other rows of its block"
 )
+UNSAFE = f"rows that several threads read at once differ from those that one reads: {WHY}"
 VARIES = "rows differ each time they are read (`map` should use `rng`), so it cannot be checked"
 
 

@@ -6,40 +6,39 @@ import pickle
 import socket
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from hostmesh.worker.reading.arrays import Fields
 from hostmesh.worker.reading.row_reader import Chunk, Spent
 
 HEADER = struct.Struct("=Q")
-MAX_FILES = 250  # the system passes no more at once
+MAX_FILES = 2  # the first message comes with so many, the others with none
 
 
 @dataclass(frozen=True)
 class Begin:
-    """The first message: what to read from, as `pack` in shipping.py makes it."""
+    """The first message: what to read from, as `pack` in shipping.py makes it.
+
+    Two files come with it: one that holds arrays of the source, and the memory for batches.
+    """
 
     path: list[str]
     folder: str
     packed: bytes
-    sizes: list[int]  # of the arrays in the file that comes with this message
+    sizes: list[int]  # of the arrays in the first file
 
 
 @dataclass(frozen=True)
 class Fill:
-    """Read a chunk, and write its rows into segments of shared memory, from row `first` on.
-
-    The segments in `new` come with this message as file descriptors; those in `gone` are not used any more.
-    """
+    """Read a chunk, and write its rows into arrays in shared memory, from row `first` on."""
 
     chunk: Chunk
     first: int
     rows: int  # of each array
     fields: Fields
-    segments: list[int]  # one for each of the fields
-    new: list[tuple[int, int]] = field(default_factory=list)  # number and size
-    gone: list[int] = field(default_factory=list)
+    starts: list[int]  # of the array of each of the fields, within the shared file
+    extents: list[tuple[int, int]]  # start and size of those parts of the file that are mapped as a whole
 
 
 @dataclass(frozen=True)

@@ -11,17 +11,15 @@ import sys
 from typing import Any
 
 import hostmesh
-from hostmesh.worker.assembly.layout import MASK, Layout
+from hostmesh.worker.assembly.layout import MASK
 from hostmesh.worker.errors import DataError
 from hostmesh.worker.identity import FACTS_SOCKET, PROCESS_ID, RECORD_FILE, STACKS_FILE
-from hostmesh.worker.loading.reader import SourceReader, StepRows
-from hostmesh.worker.reading.arrays import Fields, named_leaves
+from hostmesh.worker.reading.arrays import Fields
 from hostmesh.worker.reading.data_processes.messages import Begin, Done, Fill, receive, send
 from hostmesh.worker.reading.data_processes.shared_memory import SharedMemory
-from hostmesh.worker.reading.data_processes.shipping import Packed, pack
-from hostmesh.worker.reading.parallel import ParallelReader
+from hostmesh.worker.reading.data_processes.shipping import Packed, Shipped
 from hostmesh.worker.reading.pieces import Piece
-from hostmesh.worker.reading.row_reader import RowReader, Spent
+from hostmesh.worker.reading.row_reader import Spent
 from hostmesh.worker.reading.threads import FillingThreads
 from hostmesh.worker.recording.recorder import RECORDER
 
@@ -31,7 +29,7 @@ NOT_INHERITED = (PROCESS_ID, FACTS_SOCKET, RECORD_FILE, STACKS_FILE)
 CHILD_ENV = {"JAX_PLATFORMS": "cpu"}
 ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 CODE = (
-    "import sys; sys.path.insert(0, sys.argv[1]);"
+    "import signal, sys; signal.signal(signal.SIGTERM, signal.SIG_IGN); sys.path.insert(0, sys.argv[1]);"
     " from hostmesh.worker.reading.data_processes.process import main; main({}, {})"
 )
 # Seconds after which a child that has not answered is asked where it is.
@@ -42,52 +40,87 @@ ENDING_TIMEOUT = 1.0
 class DataProcesses(FillingThreads):
     """Started together, and each served by a thread."""
 
-    def __init__(self, rows: RowReader, memory: SharedMemory, count: int) -> None:
-        packed = pack(rows, f"{rows.source.name} with its map and collate")
+    def __init__(self, source: str, packed: Packed, memory: SharedMemory, count: int) -> None:
+        self._is_closed = False
+        self._children: list[DataProcess] = []
+        self._begun_in = find_place()
+        self._shipped = Shipped(source, packed)
         try:
-            self._children = [DataProcess(number, rows.source.name, packed, memory) for number in range(count)]
-        finally:
-            packed.close()
+            for _ in range(count):
+                begin = Begin(*self._begun_in, packed.data, packed.sizes)
+                self._children.append(DataProcess(len(self._children), source, begin, self._shipped, memory))
+        except OSError as error:
+            self._end_all()
+            raise DataError(f"data process {len(self._children)} of {count} cannot be started: {error}") from error
         super().__init__([child.fill for child in self._children])
 
+    def can_serve(self, packed: Packed) -> bool:
+        """Whether they would be started with the same things again."""
+        is_alive = not self._is_closed and all(child.is_alive for child in self._children)
+        return is_alive and self._begun_in == find_place() and self._shipped.is_still(packed)
+
     def close(self) -> None:
+        self._is_closed = True
         super().close()
+        self._end_all()
+
+    def _end_all(self) -> None:
         for child in self._children:
             child.hang_up()
         for child in self._children:
             child.end()
+        self._shipped.close()
 
 
 class DataProcess:
-    def __init__(self, number: int, source: str, packed: Packed, memory: SharedMemory) -> None:
+    def __init__(self, number: int, source: str, begin: Begin, shipped: Shipped, memory: SharedMemory) -> None:
         self._name, self._memory = f"data process {number}", memory
         self._source = source
-        self._known: set[int] = set()  # segments that the child has mapped
         self._is_ready = self._is_closed = False
         self._work, work = socket.socketpair()
-        self._life, life = socket.socketpair()
-        with work, life:
-            self._child = start_child(work.fileno(), life.fileno())
-        begin = Begin(list(sys.path), os.getcwd(), packed.data, packed.sizes)
+        self._life, life = self._work, work  # until there are others
         try:
-            send(self._work, begin, [packed.file])
-        except OSError:
+            self._life, life = socket.socketpair()
+            self._child = start_child(work.fileno(), life.fileno())
+        except BaseException:
+            self._work.close()
+            self._life.close()
+            raise
+        finally:
+            work.close()
+            life.close()
+        self._end_file = open_end_of(self._child.pid)
+        self._answers = select.poll()
+        for file in (self._work.fileno(), self._end_file):
+            if file is not None:
+                self._answers.register(file, select.POLLIN)
+        try:
+            send(self._work, begin, [shipped.file, memory.file])
+        except ConnectionError:
             pass  # it is gone already, which the first answer will tell
+        except BaseException:
+            self.hang_up()
+            self.end()
+            raise
 
     def fill(self, piece: Piece) -> Spent:
-        order, files = self._order(piece)
+        if not self._is_ready:
+            self._await_answer(piece)
+            self._is_ready = True
         try:
-            if not self._is_ready:
-                self._await_answer(piece)
-                self._is_ready = True
-            send(self._work, order, files)
-        except OSError:
-            raise self._explain_end(piece) from None
-        self._known |= {number for number, _ in order.new}
+            send(self._work, self._order(piece))
+        except OSError as error:
+            if self._is_closed or isinstance(error, ConnectionError):
+                raise self._explain_end(piece) from None
+            raise DataError(f"step {piece.chunk.step}: {self._name} cannot be told what to read: {error}") from error
         spent = self._await_answer(piece).spent
         if piece.mask is not None:
             piece.outs[mask_at(piece)][:] = piece.mask
         return spent
+
+    @property
+    def is_alive(self) -> bool:
+        return self._child.poll() is None
 
     def hang_up(self) -> None:
         """It ends by itself, as it does when its owner dies."""
@@ -106,28 +139,23 @@ class DataProcess:
             self._child.wait()
         self._work.close()
         self._life.close()
+        file, self._end_file = self._end_file, None
+        if file is not None:
+            os.close(file)
 
-    def _order(self, piece: Piece) -> tuple[Fill, list[int]]:
+    def _order(self, piece: Piece) -> Fill:
         fields, arrays = without_mask(piece)
-        segments = [buffer.number for _, buffer in arrays]
-        new = [self._memory.segment(number) for number in segments if number is not None and number not in self._known]
-        gone = sorted(self._known - self._memory.numbers())
-        self._known.difference_update(gone)
-        order = Fill(
-            piece.chunk,
-            piece.first,
-            len(piece.arrays[0][0]),
-            fields,
-            [number for number in segments if number is not None],
-            [(segment.number, segment.size) for segment in new],
-            gone,
-        )
-        return order, [segment.file for segment in new]
+        starts = [buffer.number for _, buffer in arrays if buffer.number is not None]
+        return Fill(piece.chunk, piece.first, len(piece.arrays[0][0]), fields, starts, self._memory.extents)
 
     def _await_answer(self, piece: Piece) -> Done:
-        while not select.select([self._work], [], [], ASK_AFTER)[0]:
+        if self._is_closed:
+            raise self._explain_end(piece)
+        link = self._work.fileno()
+        while not (found := self._answers.poll(ASK_AFTER * 1000)):
             RECORDER.note_place(self._ask_place())
-        received = receive(self._work)
+        # Without an answer it is its end that was found: a process that `map` has started may hold the link still.
+        received = receive(self._work) if any(file == link for file, _ in found) else None
         if received is None:
             raise self._explain_end(piece)
         answer = received[0]
@@ -140,7 +168,9 @@ class DataProcess:
         """Where in the user's code it is; nothing where it does not say."""
         try:
             self._life.sendall(b"?")
-            if select.select([self._life], [], [], ASK_TIMEOUT)[0]:
+            place = select.poll()
+            place.register(self._life, select.POLLIN)
+            if place.poll(ASK_TIMEOUT * 1000):
                 return self._life.recv(256).decode("utf-8", "replace").strip()
         except OSError:
             pass
@@ -160,6 +190,22 @@ class DataProcess:
         return DataError(
             f"step {chunk.step}: {self._name} (pid {self._child.pid}) {how} at {what} of {self._source}{hint}"
         )
+
+
+def find_place() -> tuple[list[str], str]:
+    """Where Python looks for modules, and relative paths begin."""
+    try:
+        return list(sys.path), os.getcwd()
+    except OSError as error:
+        raise DataError(f"data processes begin in the current folder, which cannot be found: {error}") from error
+
+
+def open_end_of(pid: int) -> int | None:
+    """A file that can be read once this child has ended; None on systems without such."""
+    try:
+        return os.pidfd_open(pid)
+    except (AttributeError, OSError):
+        return None
 
 
 def start_child(work: int, life: int) -> subprocess.Popen[bytes]:
@@ -194,33 +240,3 @@ def without_mask(piece: Piece) -> tuple[Fields, list[Any]]:
         fields.device_dtypes,
     )
     return kept, [arrays[number] for number in rest]
-
-
-class ProcessReader:
-    """The first step is read here, by which the structure is known, while the data processes start; then they read."""
-
-    def __init__(
-        self, serial: SourceReader, layout: Layout, processes: DataProcesses, ahead: int, total: int | None
-    ) -> None:
-        self._serial = serial
-        self._parallel = ParallelReader(serial, layout, processes, ahead, total)
-
-    def read(self, step: int) -> StepRows:
-        rows = self._parallel.read(step)
-        if rows.arrays is None:
-            require_plain(rows.blocks[0])
-        return rows
-
-    def close(self) -> None:
-        self._serial.close()
-        self._parallel.close()
-
-
-def require_plain(block: Any) -> None:
-    """A data process takes blocks apart without jax, so it knows no containers but Python's own."""
-    import jax
-
-    leaves = jax.tree_util.tree_leaves(block)
-    own = [leaf for _, leaf in named_leaves(block)]
-    if len(leaves) != len(own) or any(a is not b for a, b in zip(leaves, own, strict=True)):
-        raise DataError(f"processes= wants rows made of dicts, tuples and lists; found a {type(block).__name__}")

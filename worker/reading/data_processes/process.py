@@ -12,7 +12,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Sequence
+from bisect import bisect_right
 from contextlib import suppress
 from typing import Any
 
@@ -29,27 +29,52 @@ from hostmesh.worker.reading.row_reader import RowReader, Spent
 
 
 def main(work: int, life: int) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the owner, who decides
+    leave_signals_to_the_owner()
     keep_freed_memory()  # records come and go, each as large as the one before
     threading.Thread(target=stay_alive, args=(socket.socket(fileno=life),), daemon=True).start()
     link = socket.socket(fileno=work)
     first = receive(link)
     if first is None:
         return
-    begin, (file,) = first
+    begin, (file, batches) = first
     try:
-        filler = SharedFiller(open_reader(begin, file))
+        filler = SharedFiller(open_reader(begin, file), batches)
     except Exception as error:
-        send(link, Done(problem=str(as_data_error("a data process could not begin", error))))
+        answer(link, Done(problem=str(as_data_error("a data process could not begin", error))))
         return
-    send(link, Done())
+    answer(link, Done())
     while (received := receive(link)) is not None:
-        order, files = received
         try:
-            answer = Done(filler.fill(order, files))
+            done = Done(filler.fill(received[0]))
         except DataError as error:
-            answer = Done(problem=str(error))
-        send(link, answer)
+            done = Done(problem=str(error))
+        answer(link, done)
+
+
+def leave_signals_to_the_owner() -> None:
+    """Ctrl-C, Slurm and `timeout` send them to all processes, while the owner may want to read on, and save."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda number, frame: None)  # a program that `map` starts does not inherit that
+    os.register_at_fork(before=hold_sigterm, after_in_parent=let_sigterm, after_in_child=end_by_sigterm)
+
+
+def hold_sigterm() -> None:
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+
+
+def let_sigterm() -> None:
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+
+
+def end_by_sigterm() -> None:
+    """A process that `map` forks is ended so by whoever started it, perhaps at once."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    let_sigterm()
+
+
+def answer(link: socket.socket, done: Done) -> None:
+    with suppress(OSError):  # the owner has closed meanwhile, which the next `receive` finds
+        send(link, done)
 
 
 def open_reader(begin: Begin, file: int) -> RowReader:
@@ -76,18 +101,15 @@ def stay_alive(life: socket.socket) -> None:
 
 
 class SharedFiller:
-    """Keeps the segments mapped that it was told of."""
+    """Keeps the extents of the shared file mapped."""
 
-    def __init__(self, reader: RowReader) -> None:
-        self._reader = reader
-        self._segments: dict[int, mmap.mmap] = {}
+    def __init__(self, reader: RowReader, file: int) -> None:
+        self._reader, self._file = reader, file
+        self._mapped: list[mmap.mmap] = []
 
-    def fill(self, order: Fill, files: Sequence[int]) -> Spent:
-        for number in order.gone:
-            self._segments.pop(number, None)
-        for (number, size), file in zip(order.new, files, strict=True):
-            self._segments[number] = mmap.mmap(file, size)
-            os.close(file)
+    def fill(self, order: Fill) -> Spent:
+        for start, size in order.extents[len(self._mapped) :]:
+            self._mapped.append(mmap.mmap(self._file, size, offset=start))
         block, spent = self._reader.read(order.chunk)
         for out, array in zip(self._outs(order), self._flatten(block, order), strict=True):
             np.copyto(out, array)
@@ -105,8 +127,10 @@ class SharedFiller:
 
     def _outs(self, order: Fill) -> list[NDArray[Any]]:
         fields, last = order.fields, order.first + len(order.chunk.ids)
-        kinds = zip(order.segments, fields.shapes, fields.dtypes, strict=True)
-        return [
-            np.ndarray((order.rows, *shape), dtype, self._segments[number])[order.first : last]
-            for number, shape, dtype in kinds
-        ]
+        begins = [start for start, _ in order.extents]
+        outs = []
+        for start, shape, dtype in zip(order.starts, fields.shapes, fields.dtypes, strict=True):
+            extent = bisect_right(begins, start) - 1
+            whole = np.ndarray((order.rows, *shape), dtype, self._mapped[extent], start - begins[extent])
+            outs.append(whole[order.first : last])
+        return outs

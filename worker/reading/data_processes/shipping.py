@@ -2,36 +2,89 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
+import itertools
 import mmap
 import os
 import pickle
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hostmesh.worker.errors import DataError, MissingPackageError
+from hostmesh.worker.reading.data_processes.memory_file import create_file
 from hostmesh.worker.specs.packages import load
 
 ALIGNMENT = 64
 
 
-class Packed:
-    """What is pickled, and a file without a name that holds the arrays, once for all data processes."""
+# Of arrays that are compared.
+CHUNK = 1 << 24
 
-    def __init__(self, data: bytes, arrays: Sequence[memoryview]) -> None:
-        self.data = data
-        self.sizes = [len(array) for array in arrays]
-        self.file = os.memfd_create("hostmesh source")
-        with os.fdopen(os.dup(self.file), "wb") as file:
-            for array in arrays:
+
+@dataclass(frozen=True)
+class Packed:
+    """What is pickled, and the arrays that are sent beside it."""
+
+    data: bytes
+    arrays: Sequence[memoryview]
+
+    @property
+    def sizes(self) -> list[int]:
+        return [len(array) for array in self.arrays]
+
+    def write(self) -> int:
+        """A file without a name that holds the arrays, once for all data processes."""
+        written = create_file("hostmesh source")
+        with os.fdopen(os.dup(written), "wb") as file:
+            for array in self.arrays:
                 file.write(array)
                 file.write(bytes(-len(array) % ALIGNMENT))
+        return written
+
+
+class Shipped:
+    """What data processes have got."""
+
+    def __init__(self, source: str, packed: Packed) -> None:
+        try:
+            self.file = packed.write()
+        except OSError as error:
+            size = sum(packed.sizes)
+            raise DataError(f"no {size:,} bytes of shared memory for the arrays of {source}: {error}") from error
+        self._digest, self._sizes = digest(packed), packed.sizes
+
+    def is_still(self, packed: Packed) -> bool:
+        """A user may have changed an array, or something in a `map`, since."""
+        if (digest(packed), packed.sizes) != (self._digest, self._sizes):
+            return False
+        if not sum(self._sizes):
+            return True
+        shared = np.frombuffer(mmap.mmap(self.file, 0, access=mmap.ACCESS_READ), np.uint8)
+        return all(
+            np.array_equal(np.frombuffer(array, np.uint8, len(part), at), part)
+            for array, start in zip(packed.arrays, find_starts(self._sizes), strict=True)
+            for at in range(0, len(array), CHUNK)
+            for part in [shared[start + at : start + min(at + CHUNK, len(array))]]
+        )
 
     def close(self) -> None:
-        os.close(self.file)
+        file, self.file = self.file, -1
+        if file != -1:
+            os.close(file)
+
+
+def digest(packed: Packed) -> bytes:
+    return hashlib.blake2b(packed.data).digest()
+
+
+def find_starts(sizes: Sequence[int]) -> list[int]:
+    """Where each array begins in the file."""
+    return list(itertools.accumulate((size + -size % ALIGNMENT for size in sizes), initial=0))[:-1]
 
 
 def pack(thing: Any, what: str) -> Packed:
@@ -50,13 +103,10 @@ def pack(thing: Any, what: str) -> Packed:
 
 
 def unpack(data: bytes, file: int, sizes: Sequence[int]) -> Any:
-    arrays: list[memoryview] = []
     if sum(sizes):
         # Private: who writes into such an array changes a copy of his own.
-        shared, start = memoryview(mmap.mmap(file, 0, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE)), 0
-        for size in sizes:
-            arrays.append(shared[start : start + size])
-            start += size + -size % ALIGNMENT
+        shared = memoryview(mmap.mmap(file, 0, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE))
+        arrays = [shared[start : start + size] for start, size in zip(find_starts(sizes), sizes, strict=True)]
     else:
         arrays = [memoryview(b"") for _ in sizes]
     os.close(file)
