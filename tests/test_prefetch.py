@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from conftest import busyness
 
-from hostmesh.worker.loading import prefetch
-from hostmesh.worker.loading.prefetch import ReadAhead
+from hostmesh.worker.loading.ahead import prefetch
+from hostmesh.worker.loading.ahead.prefetch import ReadAhead
 
 TIERS = [(0, 0), (1, 0), (3, 0), (0, 1), (2, 2)]
 

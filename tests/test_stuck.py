@@ -29,7 +29,7 @@ IN_SCRIPT = '  File "/job/train.py", line 41 in main\n'
 ASLEEP = '  File "/job/train.py", line 30 in read\n  File "/job/train.py", line 41 in main\n'
 IN_LOCK = f'  File "/usr/lib/python3.11/threading.py", line 327 in wait\n{IN_SCRIPT}'
 IN_PROGRAM = f'  File "/usr/lib/python3.11/subprocess.py", line 1264 in wait\n{IN_SCRIPT}'
-LOADER = '  File "/tmp/hostmesh-x.0/code/hostmesh/worker/loading/prefetch.py", line 146 in _run\n'
+LOADER = '  File "/tmp/hostmesh-x.0/code/hostmesh/worker/loading/ahead/prefetch.py", line 146 in _run\n'
 IN_BARRIER = '  File "/tmp/hostmesh-x.0/code/hostmesh/worker/process/coordination.py", line 9 in exchange\n' + IN_SCRIPT
 CALLED_BACK = f'  File "/job/train.py", line 7 in log\n  File "{LIBRARIES}/jax/_src/callback.py", line 50 in call\n'
 

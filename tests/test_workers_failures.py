@@ -18,7 +18,7 @@ from worked_rows import Rows
 
 import hostmesh
 from hostmesh.worker.errors import DataError
-from hostmesh.worker.loading.failure import Failure
+from hostmesh.worker.loading.ahead.failure import Failure
 
 NOTHING_AHEAD = {"prefetch": 0, "device_prefetch": 0}
 KINDS: list[dict[str, Any]] = [{"workers": workers, **ahead} for workers in (0, 2) for ahead in ({}, NOTHING_AHEAD)] + [

@@ -20,28 +20,22 @@ from hostmesh.worker.guard.loaded import LoadedRows
 from hostmesh.worker.guard.mode import choose_mode, find_wanted_mode
 from hostmesh.worker.guard.telling import TELLER
 from hostmesh.worker.loading import tampering
-from hostmesh.worker.loading.batches import Batches, Closer, Reader, close_with, read_ahead
+from hostmesh.worker.loading.ahead.batches import Batches, Closer, Reader, close_with, read_ahead
+from hostmesh.worker.loading.ahead.waiting import Waiting
 from hostmesh.worker.loading.choices import STRATEGIES, require_batches, require_choice
 from hostmesh.worker.loading.first_batch import compare_first_batch
-from hostmesh.worker.loading.lengths import LENGTHS, Lengths, as_lengths, find_known_lengths
-from hostmesh.worker.loading.padding import PaddingTransforms, find_one_thread, make_transforms
-from hostmesh.worker.loading.source_rows import SourceRows
-from hostmesh.worker.loading.waiting import Waiting
-from hostmesh.worker.mixing.orders import make_order
-from hostmesh.worker.ordering.schedule import Schedule, check_step
+from hostmesh.worker.loading.lengths import LENGTHS, Lengths, as_lengths
+from hostmesh.worker.loading.opening import open_rows
+from hostmesh.worker.loading.padding import PaddingTransforms, find_one_thread
+from hostmesh.worker.ordering.schedule import check_step
 from hostmesh.worker.process.coordination import require_same, share_failure
 from hostmesh.worker.process.freed_memory import keep_freed_memory
 from hostmesh.worker.reading.choice import choose_workers
 from hostmesh.worker.reading.spread import SpreadReading
 from hostmesh.worker.reading.transforms import Collate, Map
 from hostmesh.worker.recording.recorder import RECORDER
-from hostmesh.worker.sources import as_source
 from hostmesh.worker.streams.reader import StreamReader
-from hostmesh.worker.streams.sharded.rows import ShardedRows
-from hostmesh.worker.streams.sharded.source_passes import source_stream
 from hostmesh.worker.streams.state import LoaderState
-from hostmesh.worker.streams.stream import Stream
-from hostmesh.worker.streams.stream_rows import StreamRows
 from hostmesh.worker.verify.comparison import Comparison
 from hostmesh.worker.verify.known_data import KnownData
 
@@ -115,29 +109,26 @@ class Loader:
             choice = choose_workers(workers, processes)
             if identity_of_itself() is not None:
                 keep_freed_memory()  # in a process that `launch` started; any other may have its own ideas
-            self.source = as_source(source)
             shardings = make_shardings(mesh, spec)
             all_shardings = jax.tree_util.tree_leaves(shardings)
             self._tiers = prefetch, device_prefetch
-            padded_to = as_lengths(lengths)
-            self._rows: SourceRows | StreamRows
-            if sharded and not isinstance(self.source, Stream):
-                self.source = source_stream(self.source, make_order(self.source, seed, shuffle), collate is None)
-            if isinstance(self.source, Stream):
-                self.schedule = Schedule(batch_size, batch_size, tail, epochs, steps)
-                transforms = make_transforms(map, collate, seed, padded_to, None)
-                stream = self.source, self.schedule, transforms
-                if sharded:
-                    self._rows = ShardedRows(*stream, all_shardings, loading, verify)
-                else:
-                    self._rows = StreamRows(*stream, all_shardings[0])
-            else:
-                self.schedule = Schedule(len(self.source), batch_size, tail, epochs, steps)
-                order = make_order(self.source, seed, shuffle)
-                known = find_known_lengths(self.source, padded_to, order, self.schedule)
-                transforms = make_transforms(map, collate, seed, padded_to, known)
-                self._rows = SourceRows(self.source, self.schedule, order, transforms)
-            self._total = self._rows.total
+            self.source, self._rows, transforms = open_rows(
+                source,
+                all_shardings,
+                batch_size=batch_size,
+                seed=seed,
+                shuffle=shuffle,
+                epochs=epochs,
+                steps=steps,
+                map=map,
+                collate=collate,
+                loading=loading,
+                tail=tail,
+                verify=verify,
+                lengths=as_lengths(lengths),
+                sharded=sharded,
+            )
+            self.schedule, self._total = self._rows.schedule, self._rows.total
             self._padding = transforms if isinstance(transforms, PaddingTransforms) else None
             self._spread = SpreadReading(self.source.name, choice, find_one_thread(self.source, transforms))
             ahead, added = sum(self._tiers) + self._spread.extra, (LENGTHS,) if self._padding else ()
@@ -149,8 +140,8 @@ class Loader:
             self._data = KnownData(self.source.name, content)
             self._comparison = Comparison(self.source.name, content, self._data.sections)
         cut = [describe_sharding(sharding) for sharding in all_shardings]
-        ends = {"epochs": self.schedule.epochs, "steps": self.schedule.steps}
-        options = {"sharding": cut, "loading": loading, **ends, "guard": wanted_guard}
+        ends = self.schedule.epochs, self.schedule.steps
+        options = {"sharding": cut, "loading": loading, "epochs": ends[0], "steps": ends[1], "guard": wanted_guard}
         if self._padding is not None:
             options |= self._padding.describe()
         require_same("make a loader", {**self.data_spec, **options, **self._comparison.at_once})
@@ -163,8 +154,7 @@ class Loader:
         self._guard = None
         changed_by = [name for name, given in (("map", map), ("collate", collate)) if given is not None]
         if guard != "off" and (changed_by or not self._rows.compares_replicas):
-            name = self.source.name
-            self._guard = LoadedRows(guard, self._number, name, self._layout, self._rows, changed_by)
+            self._guard = LoadedRows(guard, self._number, self.source.name, self._layout, self._rows, changed_by)
         self._deliveries = self._begin_account() if is_wanted() else None
 
     @property

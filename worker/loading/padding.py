@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hostmesh.worker.errors import as_data_error
+from hostmesh.worker.loading.ahead.failure import Failure
+from hostmesh.worker.loading.ahead.prefetch import ReadAhead
 from hostmesh.worker.loading.choices import require_function
-from hostmesh.worker.loading.failure import Failure
 from hostmesh.worker.loading.lengths import KnownLengths, Lengths
-from hostmesh.worker.loading.prefetch import ReadAhead
 from hostmesh.worker.loading.reader import StepRows
 from hostmesh.worker.loading.rows import Block, Ids, Record
 from hostmesh.worker.reading.transforms import Collate, Map, Transforms

@@ -16,10 +16,10 @@ from hostmesh.worker.assembly.layout import Layout
 from hostmesh.worker.audit.used import Used
 from hostmesh.worker.guard.loaded import PassRows
 from hostmesh.worker.loading import tampering
+from hostmesh.worker.loading.ahead.prefetch import ReadAhead
+from hostmesh.worker.loading.ahead.waiting import Waiting
 from hostmesh.worker.loading.padding import AgreedBatches, PaddingTransforms
-from hostmesh.worker.loading.prefetch import ReadAhead
 from hostmesh.worker.loading.reader import SourceReader, StepRows, flatten_rows
-from hostmesh.worker.loading.waiting import Waiting
 from hostmesh.worker.reading.data_processes.reader import ProcessReader
 from hostmesh.worker.reading.trial import TriedReader
 from hostmesh.worker.streams.has_next import GlobalHasNext

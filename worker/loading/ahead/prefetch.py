@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar
 
-from hostmesh.worker.loading.failure import Failure
+from hostmesh.worker.loading.ahead.failure import Failure
 
 H = TypeVar("H")
 D = TypeVar("D")
