@@ -344,3 +344,19 @@ def test_what_a_store_answers_is_told_without_its_body() -> None:
     body = r"[http_response_body='<Error><Code>SignatureDoesNotMatch</Code><AWSAccessKeyId>AKIA1</AWSAccessKeyId>']"
     said = explain(ValueError(f"PERMISSION_DENIED: no {body} [http_response_code='403']"))
     assert said == "the store refuses these credentials (SignatureDoesNotMatch, 403)"
+
+
+@pytest.mark.quick("s3")
+def test_an_object_that_names_the_data_of_another_step_is_refused(
+    store: Store, folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Removing its step would remove them, or all of the folder."""
+    for name, value in store.env().items():
+        monkeypatch.setenv(name, value)
+    open_objects.cache_clear()
+    bucket = Bucket(StoreUrl.parse(folder))
+    for data in ("7.1f2e", "", "40.1f2e/..", "../40.1f2e"):
+        bucket._objects.write(f"{StoreUrl.parse(folder).folder}/40", json.dumps({"data": data}).encode())
+        with pytest.raises(CheckpointError, match=f"{folder}/40 is no object of a checkpoint"):
+            bucket.remove_step(40)
+    open_objects.cache_clear()

@@ -28,7 +28,8 @@ def is_url(path: object) -> bool:
 def check_url(url: str) -> None:
     """Refuses stores that are not known, and URLs that hold credentials."""
     found = URL.match(url)
-    assert found is not None
+    if found is None:  # of `s3://` alone, whose slashes were cut off
+        raise DataError(f"{hide_secrets(url)}: wanted a URL with a bucket or host and a path, as in s3://BUCKET/PATH")
     if found[1] not in STORES:
         wanted = ", ".join(f"{store}://" for store in STORES)
         raise DataError(f"{hide_secrets(url)}: {found[1]}:// is no store that is known; wanted one of {wanted}")

@@ -16,8 +16,9 @@ from hostmesh.worker.remote.stores.http import HttpStore
 from hostmesh.worker.specs.packages import load
 
 ENDPOINT = "HF_ENDPOINT"
-# `hf://datasets/USER/NAME@REVISION/PATH`; of models without the first word.
-PLACE = re.compile(r"hf://(datasets/|spaces/)?(?!datasets/|spaces/)([^/@]+/[^/@]+)(?:@([^/]+))?/(.*)")
+# `hf://datasets/USER/NAME@REVISION/PATH`; of models without the first word. A revision may be one that the hub has made,
+# such as `refs/convert/parquet` or `refs/pr/1`.
+PLACE = re.compile(r"hf://(datasets/|spaces/)?(?!datasets/|spaces/)([^/@]+/[^/@]+)(?:@(refs/[^/]+/[^/]+|[^/]+))?/(.*)")
 # `<https://…?cursor=…>; rel="next"`: where a long list goes on.
 NEXT = re.compile(r'<([^>]+)>;\s*rel="next"')
 
@@ -46,7 +47,9 @@ class HubStore(HttpStore):
         super().__init__()
         self._hub = load("huggingface_hub", "huggingface_hub", "hugging-face", "hf://")
         self.where = os.environ.get(ENDPOINT, "").rstrip("/")
-        self._endpoint = self.where or self._hub.constants.ENDPOINT
+        # The package itself knows its modules only once somebody has imported them.
+        constants = load("huggingface_hub.constants", "huggingface_hub", "hugging-face", "hf://")
+        self._endpoint = self.where or constants.ENDPOINT
 
     def look(self, url: str) -> RemoteFile:
         found = super().look(self._address(url))
