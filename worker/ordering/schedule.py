@@ -29,7 +29,9 @@ class Schedule:
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
                 raise ValueError(f"{name} wants an integer of 1 or more, found {value!r}")
         if self.length < 1:
-            raise ValueError("the source has no records")
+            raise DataError(
+                "the source has no records, wanted at least one: is its file complete, does a filter keep any?"
+            )
         if self.tail != "pad" and self.length < self.batch_size:
             raise ValueError(
                 f"the source has {self.length} records, fewer than one batch of {self.batch_size}:"

@@ -60,7 +60,7 @@ def check_places(base: str, places: Iterable[str]) -> None:
         if {"", ".", ".."} & set(parts) or "\0" in place:
             wanted = "without empty parts, . and .. between its slashes"
             raise DataError(
-                f"{base} holds the name {place!r}, which would lead out of its folder on this host; wanted one {wanted}:"
+                f"{base} holds the name {place!r}, which would lead out of its folder here; wanted one {wanted}:"
                 " rename it in the store, or name another folder"
             )
         above = next((at for at in range(1, len(parts)) if "/".join(parts[:at]) in known), None)

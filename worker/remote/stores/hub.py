@@ -16,7 +16,7 @@ from hostmesh.worker.remote.stores.http import HttpStore
 from hostmesh.worker.specs.packages import load
 
 ENDPOINT = "HF_ENDPOINT"
-# `hf://datasets/USER/NAME@REVISION/PATH`; of models without the first word. A revision may be one that the hub has made,
+# `hf://datasets/USER/NAME@REVISION/PATH`; of models without the first word. A revision may be one that the hub made,
 # such as `refs/convert/parquet` or `refs/pr/1`.
 PLACE = re.compile(r"hf://(datasets/|spaces/)?(?!datasets/|spaces/)([^/@]+/[^/@]+)(?:@(refs/[^/]+/[^/]+|[^/]+))?/(.*)")
 # `<https://…?cursor=…>; rel="next"`: where a long list goes on.
