@@ -323,6 +323,9 @@ def test_a_mark_is_changed_by_its_owner_alone_also_when_an_answer_was_lost(
         ("gs://bucket/a//b", "wanted plain names between the slashes"),
         ("gs://bucket/../b", "wanted plain names between the slashes"),
         ("az://bucket/run1", r"found az://bucket/run1, wanted .* gs://BUCKET/FOLDER or s3://BUCKET/FOLDER"),
+        ("gs://data/x?token=hidden", r"found gs://data/x\?…, wanted plain names"),
+        ("gs://?token=hidden", "wanted a bucket's name"),
+        ("az://data/x?sig=hidden", "wanted a folder that every host mounts"),
         ("s3://AKIA:hidden@bucket/run1", "wanted the bucket alone: credentials come from the environment"),
     ],
 )

@@ -12,7 +12,7 @@ STORES = ("s3", "gs", "hf", "http", "https")
 WHOSE = {"s3": "BUCKET", "gs": "BUCKET", "hf": "datasets/USER/NAME"}
 URL = re.compile(r"([a-z][a-z0-9+.-]*)://")
 # `user:password@` before a host or bucket.
-LOGIN = re.compile(r"(?<=://)[^/@\s]*@")
+LOGIN = re.compile(r"((?::|%3a)//)[^/@\s]*?(?:@|%40)", re.IGNORECASE)
 # What makes a signed link: whoever has it may read.
 SIGNED = re.compile(
     r"((?:x-amz-|x-goog-)?(?:signature|credential|security-token)|awsaccesskeyid|googleaccessid|sig|[a-z_-]*token"
@@ -41,8 +41,8 @@ def check_url(url: str) -> None:
 
 def refuse_secrets(text: str) -> None:
     """Credentials in a URL would be in every message, event and log that names it."""
-    head, _, query = text.replace("%3F", "?").replace("%3f", "?").partition("?")
-    if "://" in text and (LOGIN.search(head) or SIGNED.search(query)):
+    _, _, query = text.replace("%3F", "?").replace("%3f", "?").partition("?")
+    if LOGIN.search(text) or ("://" in text and SIGNED.search(query)):
         raise DataError(
             f"{hide_secrets(text)} holds credentials, which would be shown wherever it is named: leave them out of it;"
             " they are taken from the environment (AWS_ACCESS_KEY_ID, GOOGLE_APPLICATION_CREDENTIALS, …)"
@@ -51,7 +51,7 @@ def refuse_secrets(text: str) -> None:
 
 
 def hide_secrets(text: str) -> str:
-    return SIGNED.sub(r"\1=…", LOGIN.sub("…@", text))
+    return SIGNED.sub(r"\1=…", LOGIN.sub(r"\1…@", text))
 
 
 def scheme_of(url: str) -> str:

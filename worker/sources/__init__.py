@@ -6,6 +6,7 @@ import importlib
 from typing import Any
 
 from hostmesh.worker.errors import DataError
+from hostmesh.worker.remote.urls import refuse_secrets
 from hostmesh.worker.sources.base import BaseSource, Source
 from hostmesh.worker.sources.generators import generator_stream
 from hostmesh.worker.specs.functions import call_function, find_function, is_module
@@ -67,6 +68,7 @@ def _all_of(source: Source) -> BaseSource:
 
 def _open_spec(spec: str) -> Source | Stream:
     if spec.startswith(MIXTURE):
+        refuse_secrets(spec)  # of all parts, before any message names the mixture
         mixture: Source = importlib.import_module("hostmesh.worker.mixing.spec").open_mixture(spec)
         return mixture
     parsed = Spec.parse(spec)
