@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from checkpoint_stores import Store
 from conftest import HANGS, LAUNCH, Launch, clean_env
+from test_paths import StorePath
 
 import hostmesh
 from hostmesh.worker.errors import CheckpointError
@@ -363,3 +364,56 @@ def test_an_object_that_names_the_data_of_another_step_is_refused(
         with pytest.raises(CheckpointError, match=f"{folder}/40 is no object of a checkpoint"):
             bucket.remove_step(40)
     open_objects.cache_clear()
+
+
+@pytest.mark.quick("s3")
+def test_the_data_of_a_saved_step_are_shown_from_a_bucket(store: Store, folder: str) -> None:
+    inside = folder.partition("://bucket/")[2]
+    spec = {"records": 40, "content": "abc", "seed": 0, "batch_size": 4, "tail": "carry", "shuffle": True}
+    position = {"version": 1, "loader_state": 7, "data_spec": spec}
+    objects = {"40": {"data": "40.1f2e"}, "40.1f2e/position/metadata": position, "50.3a/position/metadata": position}
+
+    def put(name: str, value: Any) -> None:
+        data = json.dumps(value).encode()
+        if store.scheme == "gs":
+            path = f"/upload/storage/v1/b/bucket/o?uploadType=media&name={inside}/{name}"
+            assert store.door.ask("POST", path, data).status == 200
+        else:
+            import boto3
+
+            client = boto3.client("s3", region_name="us-east-1", endpoint_url=store.door.url, **store.boto_keys)
+            client.put_object(Bucket="bucket", Key=f"{inside}/{name}", Body=data)
+
+    for name, value in objects.items():
+        put(name, value)
+
+    def show(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "hostmesh", "checkpoint", *words]
+        return subprocess.run(command, env=clean_env(store.env()), capture_output=True, text=True)
+
+    done = show(folder)
+    assert done.returncode == 0, done.stderr
+    assert "step       40 (saved: 40)" in done.stdout and "used       7 batches, 28 records" in done.stdout
+    done = show(f"{folder}-none")
+    assert done.returncode == 2 and f"checkpoint: {folder}-none has no saved step" in done.stderr, done.stderr
+    done = show(folder.replace("://", ":/"))
+    assert f"wanted a folder or {folder}" in done.stderr
+    done = show(f"{folder}?token=hidden")
+    assert done.returncode == 2 and "hidden" not in done.stderr
+
+
+@pytest.mark.parametrize("folder", ["s3:/data/x", Path("gs://data/x"), "az:/x?sig=hidden"])
+def test_a_url_that_lost_a_slash_is_no_folder(
+    folder: str | Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(CheckpointError, match="which would be a folder on this disk; wanted (s3|gs|az)://.*x") as told:
+        hostmesh.Checkpoint(folder, data_spec={})
+    assert "hidden" not in str(told.value) and not list(tmp_path.iterdir())
+    hostmesh.Checkpoint("./s3:/data/x", data_spec={}).close()
+    assert (tmp_path / "s3:" / "data" / "x").is_dir()
+
+
+def test_a_path_object_of_a_store_is_its_url() -> None:
+    with pytest.raises(CheckpointError, match="found s3://b, wanted a bucket's name"):
+        hostmesh.Checkpoint(StorePath("s3://b"), data_spec={})  # type: ignore[arg-type]

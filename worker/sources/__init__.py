@@ -10,6 +10,7 @@ from hostmesh.worker.remote.urls import refuse_secrets
 from hostmesh.worker.sources.base import BaseSource, Source
 from hostmesh.worker.sources.generators import generator_stream
 from hostmesh.worker.specs.functions import call_function, find_function, is_module
+from hostmesh.worker.specs.paths import is_path, spec_of_path
 from hostmesh.worker.specs.recognise import recognise
 from hostmesh.worker.specs.spec import Spec, unknown
 from hostmesh.worker.streams.passes import function_stream, iterable_stream, wants_shard
@@ -33,7 +34,7 @@ SCHEMES = {
 MIXTURE = "mix:"
 
 SOURCES = """wanted one of
-  a spec string such as digits:train
+  a spec string such as digits:train, or a path such as Path("rows.npy")
   a dict or tuple of equally long arrays
   an object with __len__ and read(ids), or with __len__ and __getitem__
   a dataset of Grain, TFDS, PyTorch, Hugging Face or Datarax
@@ -82,6 +83,8 @@ def as_source(data: Any) -> Source | Stream:
     """Spec strings, arrays, any object with `__len__` and rows, and the libraries' own datasets."""
     if isinstance(data, str):
         return _open_spec(data)
+    if is_path(data):
+        return _open_spec(spec_of_path(data))
     if isinstance(data, (Source, Stream)):
         return data
     kind = recognise(data)

@@ -59,8 +59,8 @@ class StoreUrl:
         return cls(scheme, bucket, "/".join(parts))
 
 
-def is_url(folder: str | os.PathLike[str]) -> bool:
-    return "://" in os.fspath(folder)
+def is_url(folder: str) -> bool:
+    return "://" in folder
 
 
 def read_timeout() -> float:
