@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
-from hostmesh.worker.remote.failures import Kind, StoreFailure
+from hostmesh.worker.remote.failures import Kind, StoreFailure, wants_own_words
 from hostmesh.worker.remote.stores.base import RemoteFile
 from hostmesh.worker.remote.stores.http import HttpStore
+from hostmesh.worker.remote.stores.settings import find_address
 from hostmesh.worker.specs.packages import load
 
 ENDPOINT = "HF_ENDPOINT"
@@ -46,7 +46,7 @@ class HubStore(HttpStore):
     def __init__(self) -> None:
         super().__init__()
         self._hub = load("huggingface_hub", "huggingface_hub", "hugging-face", "hf://")
-        self.where = os.environ.get(ENDPOINT, "").rstrip("/")
+        self.where = find_address(ENDPOINT).rstrip("/")
         # The package itself knows its modules only once somebody has imported them.
         constants = load("huggingface_hub.constants", "huggingface_hub", "hugging-face", "hf://")
         self._endpoint = self.where or constants.ENDPOINT
@@ -58,6 +58,7 @@ class HubStore(HttpStore):
     def read(self, file: RemoteFile, start: int, stop: int) -> bytes:
         return super().read(RemoteFile(self._address(file.url), file.size, file.version, self.where), start, stop)
 
+    @wants_own_words()
     def list(self, url: str) -> list[str]:
         place = HubPlace.parse(url)
         folder = place.path.rpartition("/")[0]
