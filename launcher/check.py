@@ -18,7 +18,7 @@ from hostmesh.launcher.launch import allow_open_files
 from hostmesh.launcher.output.lines import LineCutter
 from hostmesh.launcher.output.redact import redact_json, redact_text
 from hostmesh.launcher.output.run_folder import new_run_id
-from hostmesh.launcher.planning.environment import check_environment
+from hostmesh.launcher.planning.environment import check_environment, find_credentials
 from hostmesh.launcher.planning.job import read_code
 from hostmesh.launcher.planning.plan import Plan, make_plan
 from hostmesh.launcher.preflight.report import Finding, HostReports, judge
@@ -46,7 +46,8 @@ def check_hosts(cluster: Cluster, as_json: bool, runs: Path, timeout: float) -> 
     if cluster.transport == "slurm" and "SLURM_JOB_ID" not in os.environ:
         raise UsageError("these nodes are looked at from inside an allocation: salloc --nodes=… launch check --hosts …")
     plan = make_plan(cluster, Job(module=BUILT_IN_JOB))
-    hidden = tuple(filter(None, (os.environ.get(name) for name in cluster.secrets)))
+    given = {name: os.environ.get(name, "") for name in cluster.secrets}
+    hidden = tuple(filter(None, {**find_credentials(cluster.env), **given}.values()))
     check_environment(plan.env)
     allow_open_files(plan)
     tree = read_code(cluster, runs)

@@ -51,9 +51,11 @@ def launch(argv: list[str]) -> int:
 
         return start(line, cluster, ["launch", *argv])
     except HostmeshError as error:
-        from hostmesh.launcher.output.redact import redact_variables
+        from hostmesh.launcher.output.redact import hide_in_urls, redact_text, redact_variables
+        from hostmesh.launcher.planning.environment import find_credentials
 
-        for text in redact_variables(str(error), cluster.secrets if cluster else ()).splitlines():
+        said = redact_variables(hide_in_urls(str(error)), cluster.secrets if cluster else ())
+        for text in redact_text(said, find_credentials(cluster.env if cluster else {}).values()).splitlines():
             print(f"launch: {text}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:

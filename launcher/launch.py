@@ -17,7 +17,7 @@ from hostmesh.launcher.engines import acquired, open_engine
 from hostmesh.launcher.errors import UsageError
 from hostmesh.launcher.output.provenance import Provenance
 from hostmesh.launcher.output.run_folder import SUBMITTED, Run
-from hostmesh.launcher.planning.environment import check_environment
+from hostmesh.launcher.planning.environment import check_environment, find_credentials
 from hostmesh.launcher.planning.plan import Plan
 from hostmesh.launcher.runs.owner import hold_run
 from hostmesh.launcher.transports import open_streams, reopen_stream
@@ -183,9 +183,10 @@ def allow_open_files(plan: Plan) -> None:
 
 
 def read_secrets(cluster: Cluster) -> dict[str, str]:
+    """With what stands in `env` and lets somebody in all the same."""
     if missing := [name for name in cluster.secrets if not os.environ.get(name)]:
         raise UsageError(f"secrets: {', '.join(missing)} not set in the environment of the launcher")
-    return {name: os.environ[name] for name in cluster.secrets}
+    return {**find_credentials(cluster.env), **{name: os.environ[name] for name in cluster.secrets}}
 
 
 def write_result(

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from checkpoint_stores import Store
 from conftest import HANGS, LAUNCH, Launch, clean_env
+from test_paths import StorePath
 
 import hostmesh
 from hostmesh.worker.errors import CheckpointError
@@ -323,6 +324,9 @@ def test_a_mark_is_changed_by_its_owner_alone_also_when_an_answer_was_lost(
         ("gs://bucket/a//b", "wanted plain names between the slashes"),
         ("gs://bucket/../b", "wanted plain names between the slashes"),
         ("az://bucket/run1", r"found az://bucket/run1, wanted .* gs://BUCKET/FOLDER or s3://BUCKET/FOLDER"),
+        ("gs://data/x?token=hidden", r"found gs://data/x\?…, wanted plain names"),
+        ("gs://?token=hidden", "wanted a bucket's name"),
+        ("az://data/x?sig=hidden", "wanted a folder that every host mounts"),
         ("s3://AKIA:hidden@bucket/run1", "wanted the bucket alone: credentials come from the environment"),
     ],
 )
@@ -344,3 +348,72 @@ def test_what_a_store_answers_is_told_without_its_body() -> None:
     body = r"[http_response_body='<Error><Code>SignatureDoesNotMatch</Code><AWSAccessKeyId>AKIA1</AWSAccessKeyId>']"
     said = explain(ValueError(f"PERMISSION_DENIED: no {body} [http_response_code='403']"))
     assert said == "the store refuses these credentials (SignatureDoesNotMatch, 403)"
+
+
+@pytest.mark.quick("s3")
+def test_an_object_that_names_the_data_of_another_step_is_refused(
+    store: Store, folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Removing its step would remove them, or all of the folder."""
+    for name, value in store.env().items():
+        monkeypatch.setenv(name, value)
+    open_objects.cache_clear()
+    bucket = Bucket(StoreUrl.parse(folder))
+    for data in ("7.1f2e", "", "40.1f2e/..", "../40.1f2e"):
+        bucket._objects.write(f"{StoreUrl.parse(folder).folder}/40", json.dumps({"data": data}).encode())
+        with pytest.raises(CheckpointError, match=f"{folder}/40 is no object of a checkpoint"):
+            bucket.remove_step(40)
+    open_objects.cache_clear()
+
+
+@pytest.mark.quick("s3")
+def test_the_data_of_a_saved_step_are_shown_from_a_bucket(store: Store, folder: str) -> None:
+    inside = folder.partition("://bucket/")[2]
+    spec = {"records": 40, "content": "abc", "seed": 0, "batch_size": 4, "tail": "carry", "shuffle": True}
+    position = {"version": 1, "loader_state": 7, "data_spec": spec}
+    objects = {"40": {"data": "40.1f2e"}, "40.1f2e/position/metadata": position, "50.3a/position/metadata": position}
+
+    def put(name: str, value: Any) -> None:
+        data = json.dumps(value).encode()
+        if store.scheme == "gs":
+            path = f"/upload/storage/v1/b/bucket/o?uploadType=media&name={inside}/{name}"
+            assert store.door.ask("POST", path, data).status == 200
+        else:
+            import boto3
+
+            client = boto3.client("s3", region_name="us-east-1", endpoint_url=store.door.url, **store.boto_keys)
+            client.put_object(Bucket="bucket", Key=f"{inside}/{name}", Body=data)
+
+    for name, value in objects.items():
+        put(name, value)
+
+    def show(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "hostmesh", "checkpoint", *words]
+        return subprocess.run(command, env=clean_env(store.env()), capture_output=True, text=True)
+
+    done = show(folder)
+    assert done.returncode == 0, done.stderr
+    assert "step       40 (saved: 40)" in done.stdout and "used       7 batches, 28 records" in done.stdout
+    done = show(f"{folder}-none")
+    assert done.returncode == 2 and f"checkpoint: {folder}-none has no saved step" in done.stderr, done.stderr
+    done = show(folder.replace("://", ":/"))
+    assert f"wanted a folder or {folder}" in done.stderr
+    done = show(f"{folder}?token=hidden")
+    assert done.returncode == 2 and "hidden" not in done.stderr
+
+
+@pytest.mark.parametrize("folder", ["s3:/data/x", Path("gs://data/x"), "az:/x?sig=hidden"])
+def test_a_url_that_lost_a_slash_is_no_folder(
+    folder: str | Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(CheckpointError, match="which would be a folder on this disk; wanted (s3|gs|az)://.*x") as told:
+        hostmesh.Checkpoint(folder, data_spec={})
+    assert "hidden" not in str(told.value) and not list(tmp_path.iterdir())
+    hostmesh.Checkpoint("./s3:/data/x", data_spec={}).close()
+    assert (tmp_path / "s3:" / "data" / "x").is_dir()
+
+
+def test_a_path_object_of_a_store_is_its_url() -> None:
+    with pytest.raises(CheckpointError, match="found s3://b, wanted a bucket's name"):
+        hostmesh.Checkpoint(StorePath("s3://b"), data_spec={})  # type: ignore[arg-type]

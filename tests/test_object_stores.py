@@ -14,6 +14,7 @@ from array_record.python.array_record_module import ArrayRecordWriter
 from object_stores import BUCKET, Proxy, put, put_folder, s3_env
 from test_sources import assert_same, check_contract
 
+import hostmesh
 from hostmesh.worker.errors import DataError, StoreError
 from hostmesh.worker.remote import fetching, ranges, whole
 from hostmesh.worker.remote.caching import settings
@@ -257,11 +258,28 @@ def test_bad_input_is_told_in_one_sentence(s3: str, use: Callable[..., None], sp
 
 @pytest.mark.parametrize(
     "url",
-    ["s3://me:hidden@data/a.npy", "https://host/a.npy?X-Amz-Signature=hidden", "https://host/a.npy%3Ftoken=hidden"],
+    [
+        "s3://me:hidden@data/a.npy",
+        "s3%3A//me:hidden%40data/a.npy",
+        "https://host/a.npy?X-Amz-Signature=hidden",
+        "https://host/a.npy%3Ftoken=hidden",
+    ],
 )
-def test_credentials_in_a_url_are_refused_and_not_shown(url: str) -> None:
+@pytest.mark.parametrize("spec", ["npy:{}", "mix:npy:{}=1,digits:train=2", "mix:digits:train=2,npy:{}", "mix:{}=x"])
+def test_credentials_in_a_url_are_refused_and_not_shown(url: str, spec: str) -> None:
     with pytest.raises(DataError, match="holds credentials") as told:
-        open_source(f"npy:{url}")
+        open_source(spec.format(url))
+    assert "hidden" not in str(told.value)
+
+
+def test_credentials_in_the_parts_of_a_mixture_are_refused_and_not_shown() -> None:
+    parts = {"npy:https://me:hidden@h/a.npy": 1.0, "digits:train": 2.0}
+    for make in (lambda: hostmesh.mix(parts), lambda: hostmesh.concatenate(*parts)):
+        with pytest.raises(DataError, match="holds credentials") as told:
+            make()
+        assert "hidden" not in str(told.value)
+    with pytest.raises(DataError, match="holds credentials") as told:
+        open_source("tfds:mnist/train?data_dir=s3://me:hidden@data/x")
     assert "hidden" not in str(told.value)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -12,9 +14,11 @@ from urllib.parse import unquote
 
 import numpy as np
 import pytest
+from conftest import clean_env
 
 import hostmesh
 from hostmesh.worker.errors import DataError
+from hostmesh.worker.remote.stores.hub import HubPlace
 
 TOKEN = "hf_only-for-this-test"
 ROWS = np.arange(4000, dtype=np.int32).reshape(500, 8)
@@ -142,3 +146,32 @@ def test_a_branch_that_moves_on_is_noticed(hub: Hub) -> None:
 def test_what_is_not_there_is_told(hub: Hub, spec: str, message: str) -> None:
     with pytest.raises(DataError, match=message):
         hostmesh.open_source(spec)
+
+
+def test_the_hub_itself_is_asked_where_no_other_is_named() -> None:
+    """In a Python of its own: here somebody may have imported what the store is to import."""
+    pytest.importorskip("aiohttp")
+    pytest.importorskip("huggingface_hub")
+    program = """
+from hostmesh.worker.remote.stores.hub import HubStore
+print(HubStore()._address("hf://datasets/me/rows@refs/convert/parquet/train/0.parquet"))
+"""
+    env = {name: value for name, value in clean_env().items() if name != "HF_ENDPOINT"}
+    done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True)
+    assert done.stdout.strip() == (
+        "https://huggingface.co/datasets/me/rows/resolve/refs%2Fconvert%2Fparquet/train/0.parquet"
+    ), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("url", "revision", "path"),
+    [
+        ("hf://datasets/me/rows@refs/convert/parquet/train/0.parquet", "refs/convert/parquet", "train/0.parquet"),
+        ("hf://datasets/me/rows@refs/pr/1/a.npy", "refs/pr/1", "a.npy"),
+        ("hf://me/model@v1.0/train/a.npy", "v1.0", "train/a.npy"),
+        ("hf://datasets/me/rows/train/a.npy", "main", "train/a.npy"),
+    ],
+)
+def test_a_revision_may_be_one_that_the_hub_has_made(url: str, revision: str, path: str) -> None:
+    found = HubPlace.parse(url)
+    assert (found.revision, found.path) == (revision, path)

@@ -15,13 +15,14 @@ import numpy as np
 import object_stores as stores
 import pytest
 from conftest import Library
-from object_stores import BUCKET, put_folder, s3_env
+from object_stores import BUCKET, put, put_folder, s3_env
 from test_sources import assert_same
 
 from hostmesh.worker.errors import DataError, StoreError
 from hostmesh.worker.remote import fetching, ranges
 from hostmesh.worker.remote.content import RemoteContent
 from hostmesh.worker.remote.fetching import Limits
+from hostmesh.worker.remote.folders import check_places
 from hostmesh.worker.sources import open_source
 
 pytest.importorskip("s3fs", reason="hostmesh[object-stores]")
@@ -204,3 +205,56 @@ def test_a_folder_of_pictures_from_s3(s3: str, tmp_path: Path) -> None:
     found = open_source(f"images:s3://{BUCKET}/photos")
     check_same(found, open_source(f"images:{tmp_path / 'photos'}"))
     assert isinstance(found.content, RemoteContent) and len(found.content.files) == 6
+
+
+@pytest.mark.parametrize("kind", ["images", "hf"])
+@pytest.mark.parametrize("name", ["/{}/pwned.png", "../../{}/pwned.png", "a/../../../{}/pwned.png", "a//pwned.png"])
+def test_a_name_in_a_store_that_leads_out_of_its_folder_is_refused(
+    s3: str, tmp_path: Path, kind: str, name: str
+) -> None:
+    pytest.importorskip({"images": "PIL", "hf": "datasets"}[kind])
+    outside = tmp_path / "outside"
+    folder = f"evil-{kind}-{tmp_path.name}"
+    put(s3, f"{folder}/fine.png", b"fine")
+    put(s3, f"{folder}/{name.replace('{}', str(outside)[1:])}", b"evil")
+    with pytest.raises(DataError, match=f"s3://{BUCKET}/{folder} holds the name '.*pwned.png', which would lead out"):
+        open_source(f"{kind}:s3://{BUCKET}/{folder}")
+    assert not outside.exists() and not list(tmp_path.rglob("*.png")), "nothing is linked"
+
+
+@pytest.mark.parametrize(
+    ("places", "said"),
+    [
+        (["/abs"], "would lead out"),
+        (["", "b"], "would lead out"),
+        (["a/.."], "would lead out"),
+        (["a/./b"], "would lead out"),
+        (["s3://other/name"], "would lead out"),
+        (["a\0b"], "would lead out"),
+        (["a", "a/b"], "'a' both as a file and as the folder of 'a/b'"),
+    ],
+)
+def test_names_that_no_folder_can_have_are_refused(places: list[str], said: str) -> None:
+    with pytest.raises(DataError, match=said):
+        check_places("s3://data/evil", places)
+    check_places("s3://data/fine", ["a", "b/c", "b/..d", "b/e..", ".f"])
+
+
+def test_messages_of_a_mirrored_folder_name_its_url(s3: str) -> None:
+    put(s3, "words/notes.txt", b"no picture")
+    put(s3, "broken.parquet", b"no parquet")
+    with pytest.raises(DataError, match="^s3://data/words holds no picture; wanted files that end with"):
+        open_source("images:s3://data/words")
+    with pytest.raises(DataError, match="^s3://: wanted s3://BUCKET/PATH"):
+        open_source("images:s3://")
+
+
+@pytest.mark.xdist_group("hugging face")
+def test_a_file_that_cannot_be_loaded_is_named_by_its_url(s3: str, tmp_path: Path) -> None:
+    pytest.importorskip("datasets")
+    put(s3, "broken.txt", b"no table")
+    put(s3, "torn/state.json", b"{")
+    for spec in ("hf:s3://data/broken.txt", "hf:s3://data/torn"):
+        with pytest.raises(DataError, match=f"^{spec} cannot be loaded: ") as told:
+            open_source(spec)
+        assert str(tmp_path) not in str(told.value)

@@ -15,6 +15,7 @@ from hostmesh.launcher.cluster.local import local_cluster
 from hostmesh.launcher.cluster.model import Cluster, Host, Job
 from hostmesh.launcher.errors import UsageError
 from hostmesh.launcher.planning.accelerators import pick_gpus, split_devices
+from hostmesh.launcher.planning.environment import find_credentials
 from hostmesh.launcher.planning.plan import hint_coordinator, make_plan, plan_json, plan_table
 from hostmesh.launcher.supervisor.startup.judgement import own_settings
 from hostmesh.worker.identity import Identity
@@ -26,6 +27,12 @@ TWO_HOSTS = Cluster(
     env=MappingProxyType({"A": "1"}),
     secrets=("KEY",),
 )
+CREDENTIALS = {
+    "AWS_SECRET_ACCESS_KEY": "hidden",
+    "MY_TOKEN": "0",
+    "my_db_password": "hidden",
+    "WANDB_API_KEY": "hidden",
+}
 CUDA, HIP = "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"
 TURNED = Cluster(TWO_HOSTS.hosts[::-1], transport="ssh")
 JOB = Job(script="train.py", args=("--steps", "3"))
@@ -202,3 +209,26 @@ def test_every_shipped_cluster_file_can_be_planned() -> None:
         cluster = read_cluster(file)
         assert cluster.run is not None
         assert len(make_plan(cluster, cluster.run).processes) == sum(host.processes for host in cluster.hosts)
+
+
+def test_what_lets_somebody_in_is_in_no_plan() -> None:
+    """The processes get all of it."""
+    words = (
+        "--source",
+        "mix:npy:https://me:hidden@h/a=1,npy:https://h/b?X-Amz-Signature=hidden=2",
+        "s3://me:hidden@b/x",
+    )
+    env = {**CREDENTIALS, "A": "1", "HTTPS_PROXY": "http://me:hidden@proxy:80/"}
+    plan = make_plan(replace(TWO_HOSTS, env=env), Job(script="train.py", args=words))
+    shown = plan_json(plan)
+    assert "hidden" not in json.dumps(shown) and "hidden" not in plan_table(plan)
+    assert shown["env"] == {**dict.fromkeys(CREDENTIALS, "[redacted]"), "A": "1", "HTTPS_PROXY": "http://…@proxy:80/"}
+    assert shown["argv"][2:] == ["mix:npy:https://…@h/a=1,npy:https://h/b?X-Amz-Signature=…", "s3://…@b/x"]
+    assert plan.argv()[1:] == list(words) and plan.env == env
+
+
+def test_variables_that_are_credentials_are_known_by_their_names() -> None:
+    env = {**CREDENTIALS, "TOKENIZERS_PARALLELISM": "false", "SECRETARY": "hidden by nobody", "HF_TOKEN": "short"}
+    hidden = {"AWS_SECRET_ACCESS_KEY": "hidden", "WANDB_API_KEY": "hidden", "HF_TOKEN": "short"}
+    assert find_credentials(env) == hidden, "a short value of a name of one's own may be any word of a log"
+    assert find_credentials({"MY_DB_PASSWORD": "8 signs."}) == {"MY_DB_PASSWORD": "8 signs."}

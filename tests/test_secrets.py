@@ -239,3 +239,25 @@ def test_an_error_of_the_command_line_shows_no_secret(launch: Launch, tmp_path: 
     code, text = run_with_secrets(launch, tmp_path, "--hosts", write_cluster(tmp_path), f"{TOKEN}.py")
     assert code == 2 and "found no script [redacted].py" in text
     assert_nothing_leaks(text)
+
+
+def test_credentials_in_env_are_kept_like_secrets(launch: Launch, script: Script, tmp_path: Path) -> None:
+    env = {"AWS_SECRET_ACCESS_KEY": TOKEN, "MY_DB_PASSWORD": TOKEN[::-1]}
+    file = write_cluster(tmp_path, env=env, secrets=[])
+    train = script(
+        "import os\nprint('key', os.environ['AWS_SECRET_ACCESS_KEY'])\nraise ValueError(os.environ['MY_DB_PASSWORD'])"
+    )
+    for words in (["--dry-run", "--json"], ["--dry-run"], []):
+        code, text = run_with_secrets(launch, tmp_path, "--hosts", file, *words, train)
+        assert code == (0 if words else 1) and "[redacted]" in text
+        assert leaks(text, TOKEN) == leaks(text, TOKEN[::-1]) == []
+    assert "key [redacted]" in text and "ValueError: [redacted]" in text
+
+
+def test_a_url_that_is_refused_for_what_it_holds_is_nowhere_shown(launch: Launch, tmp_path: Path) -> None:
+    source = f"mix:digits:train=1,npy:https://me:{TOKEN}@127.0.0.1:1/a.npy=2"
+    words = ["--steps", "1", "--checkpoint-dir", f"gs://data/x?token={TOKEN}"]
+    for job in (["--source", source], words):
+        code, text = run_with_secrets(launch, tmp_path, "--local", "1", *job)
+        assert code != 0 and ("holds credentials" in text or "wanted plain names" in text), text
+        assert_nothing_leaks(text)

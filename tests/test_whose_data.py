@@ -619,6 +619,6 @@ def test_a_file_in_a_store_is_known_by_the_stores_word_for_it() -> None:
     huge = 10 << 40
     assert marks.compare_marks(mark(huge, "one"), mark(huge, "one"), 1) == []
     assert marks.compare_marks(mark(huge, "one"), mark(huge, "two"), 1) == [
-        f"train.npy: {huge:,} bytes then and now, but other bytes"
+        f"train.npy: another version in the store, of {huge:,} bytes then and now; its bytes were not compared"
     ]
     assert marks.compare_marks(mark(8, "one"), mark(9, "one"), 1) == ["train.npy: 8 bytes then, 9 now"]

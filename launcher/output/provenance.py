@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import hostmesh
+from hostmesh.launcher.output.redact import hide_in_urls
 from hostmesh.launcher.output.run_folder import Run
 from hostmesh.launcher.planning.plan import Plan, plan_json
 
@@ -29,7 +30,7 @@ class Provenance:
         self._enough = threading.Event()
         self._record: dict[str, Any] = {
             "folder": os.getcwd(),
-            "command": list(command),
+            "command": [hide_in_urls(word) for word in command],
             "code": {"folder": str(code_folder(plan)), "commit": None, "changed": None},
             "versions": {"hostmesh": hostmesh.__version__, "python": None, "jax": None},
         }

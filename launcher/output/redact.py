@@ -3,14 +3,19 @@
 import functools
 import json
 import os
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any, AnyStr
+
+from hostmesh.worker.remote.urls import hide_secrets
 
 REDACTED = "[redacted]"
 # Texts are only ever cut to this length or more. A shorter text is whole: no part of a secret is at its ends.
 MIN_CUT = 1000
 # A part of a secret at the end of a cut text that is shorter than this is dropped without a mark: most are chance.
 MIN_MARKED = 4
+# An address, with a user and password before its host or a signature behind it.
+URL = re.compile(r"(?i)[a-z][a-z0-9+.-]*(?::|%3a)//\S*")
 
 
 class Redactor:
@@ -44,6 +49,11 @@ def redact_text(text: str, secrets: Iterable[str]) -> str:
 def redact_variables(text: str, names: Iterable[str]) -> str:
     """The text without the values that these environment variables have here."""
     return redact_text(text, [os.environ.get(name, "") for name in names])
+
+
+def hide_in_urls(text: str) -> str:
+    """The text without what lets somebody in: `https://…@host/a.npy?X-Amz-Signature=…`."""
+    return URL.sub(lambda found: hide_secrets(found[0]), text)
 
 
 def redact_json(value: Any, secrets: Iterable[str]) -> Any:

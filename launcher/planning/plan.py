@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from hostmesh.launcher.cluster.model import Cluster, Host, Job
+from hostmesh.launcher.output.redact import hide_in_urls
 from hostmesh.launcher.planning.accelerators import (
     NUM_CPU_DEVICES,
     PLATFORMS,
@@ -15,6 +16,7 @@ from hostmesh.launcher.planning.accelerators import (
     split_devices,
     split_platforms,
 )
+from hostmesh.launcher.planning.environment import show_environment
 from hostmesh.launcher.words import count_things
 from hostmesh.worker.identity import CHAOS, COMPILED, GUARD, METRICS, PROGRAMS, Identity
 
@@ -172,8 +174,8 @@ def plan_json(plan: Plan) -> dict[str, Any]:
             "address": hint_coordinator(cluster, cluster.hosts[0]),
             "port": None,
         },
-        "argv": plan.argv(),
-        "env": dict(plan.env),
+        "argv": [hide_in_urls(word) for word in plan.argv()],
+        "env": show_environment(plan.env),
         "secrets": list(cluster.secrets),
         "workdir": cluster.workdir,
         "lease": cluster.lease,
@@ -206,9 +208,9 @@ def plan_table(plan: Plan) -> str:
     facts = {
         "cluster": f"{cluster.name} (transport {cluster.transport})",
         "processes": f"{count} on {count_things(hosts, 'host')}",
-        "runs": " ".join(plan.argv()),
+        "runs": hide_in_urls(" ".join(plan.argv())),
         "coordinator": f"process 0 at {_coordinator_text(cluster)}, on a port its agent reserves",
-        "environment": " ".join(f"{name}={value}" for name, value in plan.env.items())
+        "environment": " ".join(f"{name}={value}" for name, value in show_environment(plan.env).items())
         or "nothing beside the host's own",
         "secrets": " ".join(f"{name}=[redacted]" for name in cluster.secrets) or "none",
         "stopping": f"{cluster.grace:g} s when asked to; {_after_failure_text(cluster)}",

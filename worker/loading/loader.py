@@ -140,8 +140,8 @@ class Loader:
             self._data = KnownData(self.source.name, content)
             self._comparison = Comparison(self.source.name, content, self._data.sections)
         cut = [describe_sharding(sharding) for sharding in all_shardings]
-        ends = self.schedule.epochs, self.schedule.steps
-        options = {"sharding": cut, "loading": loading, "epochs": ends[0], "steps": ends[1], "guard": wanted_guard}
+        ends = {"epochs": self.schedule.epochs, "steps": self.schedule.steps}
+        options = {"sharding": cut, "loading": loading, **ends, "guard": wanted_guard}
         if self._padding is not None:
             options |= self._padding.describe()
         require_same("make a loader", {**self.data_spec, **options, **self._comparison.at_once})

@@ -5,15 +5,17 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 from hostmesh.worker.errors import CheckpointError, SettingsError, WorkerError
+from hostmesh.worker.saving.stores.steps import POSITION, InBucket
+from hostmesh.worker.saving.stores.url import is_url
+from hostmesh.worker.specs.paths import find_lost_slash
 
 BAD_INPUT = 2
-# Where orbax writes what is saved beside the state of a step.
-POSITION = "position/metadata"
 # What is said of data that were changed since.
 BEFORE = {"source": "source", "content": "content", "all_bytes": "all bytes"}
 DESCRIPTION = """\
@@ -24,7 +26,7 @@ their order, and how many records were used. Nothing is changed; a run may be sa
 def main(argv: Sequence[str]) -> int:
     try:
         options = build_parser().parse_args(argv)
-        found = describe_step(Path(options.folder), options.step)
+        found = describe_step(open_steps(options.folder), options.step)
         print(json.dumps(found, indent=2) if options.json else "\n".join(list_lines(found)))
     except WorkerError as error:
         print(f"checkpoint: {error}", file=sys.stderr)
@@ -32,10 +34,40 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def describe_step(folder: Path, step: int | None) -> dict[str, Any]:
+class Steps(Protocol):
+    """Where steps were saved. What goes wrong is an OSError."""
+
+    def list(self) -> Iterable[int]: ...
+
+    def read_position(self, step: int) -> str: ...
+
+
+@dataclass(frozen=True)
+class InFolder:
+    folder: Path
+
+    def list(self) -> Iterable[int]:
+        return [int(each.name) for each in self.folder.iterdir() if each.name.isdecimal()]
+
+    def read_position(self, step: int) -> str:
+        return (self.folder / str(step) / POSITION).read_text()
+
+    def __str__(self) -> str:
+        return str(self.folder)
+
+
+def open_steps(folder: str) -> Steps:
+    if is_url(folder):
+        return InBucket.open(folder)
+    if (meant := find_lost_slash(folder)) is not None:
+        raise CheckpointError(f"found {folder}, wanted a folder or {meant}")
+    return InFolder(Path(folder))
+
+
+def describe_step(folder: Steps, step: int | None) -> dict[str, Any]:
     """`step` is the newest one if None."""
     try:
-        steps = sorted(int(each.name) for each in folder.iterdir() if each.name.isdecimal())
+        steps = sorted(folder.list())
     except OSError as error:
         raise CheckpointError(f"{folder} cannot be read: {error.strerror}") from error
     if not steps:
@@ -44,8 +76,10 @@ def describe_step(folder: Path, step: int | None) -> dict[str, Any]:
         raise CheckpointError(f"{folder} has no step {step}; found {', '.join(map(str, steps))}")
     wanted = steps[-1] if step is None else step
     try:
-        position: dict[str, Any] = json.loads((folder / str(wanted) / POSITION).read_text())
+        position: dict[str, Any] = json.loads(folder.read_position(wanted))
         return {"step": wanted, "steps": steps, **describe_position(position)}
+    except CheckpointError:  # of a bucket, which names itself
+        raise
     except (OSError, ValueError, KeyError) as error:
         raise CheckpointError(f"step {wanted} in {folder} cannot be read: {type(error).__name__}: {error}") from error
 
@@ -117,7 +151,7 @@ class Parser(argparse.ArgumentParser):
 def build_parser() -> argparse.ArgumentParser:
     usage = "python -m hostmesh checkpoint FOLDER [options]"
     parser = Parser(prog="python -m hostmesh checkpoint", usage=usage, description=DESCRIPTION, allow_abbrev=False)
-    parser.add_argument("folder", metavar="FOLDER", help="where steps were saved")
+    parser.add_argument("folder", metavar="FOLDER", help="where steps were saved; s3:// and gs:// too")
     parser.add_argument("--step", metavar="N", type=int, help="this one instead of the newest")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of text")
     return parser

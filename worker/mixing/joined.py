@@ -15,6 +15,7 @@ from hostmesh.worker.loading.rows import Block, Ids, Record, check_ids, leaves, 
 from hostmesh.worker.mixing.varying import LengthsOfParts, pieces_of_parts
 from hostmesh.worker.mixing.views import identity_of
 from hostmesh.worker.process.words import list_some
+from hostmesh.worker.remote.urls import hide_secrets
 from hostmesh.worker.sources import as_source
 from hostmesh.worker.sources.base import BaseSource, Source
 from hostmesh.worker.streams.stream import Stream
@@ -204,7 +205,7 @@ def open_part(whole: str, name: str, data: Any) -> Source:
     try:
         source = as_source(data)
     except DataError as error:
-        raise as_data_error(f"{whole}: part {name}", error) from error
+        raise as_data_error(f"{whole}: part {hide_secrets(name)}", error) from error
     if isinstance(source, Stream):
         raise DataError(
             f"{whole} wants records by number; part {name} is a stream ({source.name}), whose records only come in"

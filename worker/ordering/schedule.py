@@ -30,7 +30,9 @@ class Schedule:
                 object.__setattr__(self, name, require_count(name, value))
         object.__setattr__(self, "length", index(self.length))
         if self.length < 1:
-            raise ValueError("the source has no records")
+            raise DataError(
+                "the source has no records, wanted at least one: is its file complete, does a filter keep any?"
+            )
         if self.tail != "pad" and self.length < self.batch_size:
             raise ValueError(
                 f"the source has {self.length} records, fewer than one batch of {self.batch_size}:"

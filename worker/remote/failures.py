@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import Enum, auto
 
 from hostmesh.worker.errors import StoreError
@@ -83,6 +85,15 @@ def of_transport(error: BaseException) -> StoreFailure:
     if classes & CREDENTIALS_MISSING:
         return StoreFailure(Kind.NO_CREDENTIALS, type(error).__name__)
     return StoreFailure(Kind.NO_ANSWER if classes & MAY_PASS else Kind.REFUSED, type(error).__name__)
+
+
+@contextmanager
+def wants_own_words() -> Iterator[None]:
+    """A proxy before the store, or a page to log in, answers as if all were well: then it is not what a store says."""
+    try:
+        yield
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise StoreFailure(Kind.NO_ANSWER, "what came is not in the store's own form") from None
 
 
 def as_store_error(failure: StoreFailure, url: str, where: str, tries: int = 1, seconds: float = 0.0) -> StoreError:

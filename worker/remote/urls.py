@@ -12,7 +12,7 @@ STORES = ("s3", "gs", "hf", "http", "https")
 WHOSE = {"s3": "BUCKET", "gs": "BUCKET", "hf": "datasets/USER/NAME"}
 URL = re.compile(r"([a-z][a-z0-9+.-]*)://")
 # `user:password@` before a host or bucket.
-LOGIN = re.compile(r"(?<=://)[^/@\s]*@")
+LOGIN = re.compile(r"((?::|%3a)//)[^/@\s]*?(?:@|%40)", re.IGNORECASE)
 # What makes a signed link: whoever has it may read.
 SIGNED = re.compile(
     r"((?:x-amz-|x-goog-)?(?:signature|credential|security-token)|awsaccesskeyid|googleaccessid|sig|[a-z_-]*token"
@@ -28,7 +28,8 @@ def is_url(path: object) -> bool:
 def check_url(url: str) -> None:
     """Refuses stores that are not known, and URLs that hold credentials."""
     found = URL.match(url)
-    assert found is not None
+    if found is None:  # of `s3://` alone, whose slashes were cut off
+        raise DataError(f"{hide_secrets(url)}: wanted a URL with a bucket or host and a path, as in s3://BUCKET/PATH")
     if found[1] not in STORES:
         wanted = ", ".join(f"{store}://" for store in STORES)
         raise DataError(f"{hide_secrets(url)}: {found[1]}:// is no store that is known; wanted one of {wanted}")
@@ -40,8 +41,8 @@ def check_url(url: str) -> None:
 
 def refuse_secrets(text: str) -> None:
     """Credentials in a URL would be in every message, event and log that names it."""
-    head, _, query = text.replace("%3F", "?").replace("%3f", "?").partition("?")
-    if "://" in text and (LOGIN.search(head) or SIGNED.search(query)):
+    _, _, query = text.replace("%3F", "?").replace("%3f", "?").partition("?")
+    if LOGIN.search(text) or ("://" in text and SIGNED.search(query)):
         raise DataError(
             f"{hide_secrets(text)} holds credentials, which would be shown wherever it is named: leave them out of it;"
             " they are taken from the environment (AWS_ACCESS_KEY_ID, GOOGLE_APPLICATION_CREDENTIALS, …)"
@@ -50,7 +51,7 @@ def refuse_secrets(text: str) -> None:
 
 
 def hide_secrets(text: str) -> str:
-    return SIGNED.sub(r"\1=…", LOGIN.sub("…@", text))
+    return SIGNED.sub(r"\1=…", LOGIN.sub(r"\1…@", text))
 
 
 def scheme_of(url: str) -> str:

@@ -14,11 +14,13 @@ from hostmesh.worker.errors import CheckpointError
 from hostmesh.worker.process.coordination import exchange
 from hostmesh.worker.process.machine import host_name
 from hostmesh.worker.process.words import list_some
+from hostmesh.worker.remote.urls import hide_secrets
 from hostmesh.worker.saving.ownership import Ownership, own
 from hostmesh.worker.saving.stores.base import Place
 from hostmesh.worker.saving.stores.bucket import Bucket
 from hostmesh.worker.saving.stores.mounted import Mounted
 from hostmesh.worker.saving.stores.url import StoreUrl, is_url
+from hostmesh.worker.specs.paths import find_lost_slash, path_text
 
 # A network filesystem may show a new file to other hosts a little late.
 TOKEN_TIMEOUT = 5.0
@@ -88,9 +90,15 @@ class CheckpointFolder:
 
 
 def _find_place(folder: str | os.PathLike[str]) -> Place:
-    if is_url(folder):
-        return _open_bucket(StoreUrl.parse(os.fspath(folder)))
-    return Mounted(Path(folder).expanduser().absolute())
+    text = path_text(folder)
+    if is_url(text):
+        return _open_bucket(StoreUrl.parse(text))
+    if (meant := find_lost_slash(text)) is not None:
+        raise CheckpointError(
+            f"found {hide_secrets(text)}, which would be a folder on this disk; wanted {meant}, as a string: pathlib"
+            f" takes a slash from a URL; for the folder write ./{hide_secrets(text)}"
+        )
+    return Mounted(Path(text).expanduser().absolute())
 
 
 def _open_bucket(url: StoreUrl) -> Place:

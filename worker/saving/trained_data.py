@@ -9,14 +9,14 @@ from typing import Any, TypeAlias
 
 import jax
 
-from hostmesh.worker.errors import CheckpointError
+from hostmesh.worker.errors import CheckpointError, StoreError
 from hostmesh.worker.loading.choices import OK
 from hostmesh.worker.process.coordination import exchange, share_failure
 from hostmesh.worker.process.words import list_some
 from hostmesh.worker.saving.state_shape import compare
 from hostmesh.worker.streams.state import split_state
 from hostmesh.worker.verify.known_data import BYTES, describe_data, find_known
-from hostmesh.worker.verify.marks import Mark, compare_mark, compare_marks, is_known
+from hostmesh.worker.verify.marks import NOT_COMPARED, Mark, compare_mark, compare_marks, is_known
 
 # What a data_spec says of the data themselves; all else in it is an option, such as the batch size. A mixture says the
 # same of each part: `content of web`.
@@ -86,7 +86,7 @@ class TrainedData:
         length = _differences(saved, spec, LENGTH)
         try:
             changed = self._find_changes(step, position)
-        except OSError as error:
+        except (OSError, StoreError) as error:
             return {"problem": f"{where}: its data cannot be compared with those that are there now: {error}"}
         if options:
             also = [*_tell(length), *changed]
@@ -102,16 +102,13 @@ class TrainedData:
                 "problem": f"{where} was trained on data of another length: {told}; {OTHER_LENGTH}, also not by"
                 f" --data-changed ok: {back} {WEIGHTS_ONLY}"
             }
+        is_unsure = all(said.endswith(NOT_COMPARED) for said in changed)
+        since = f"was trained on data that {'may have changed' if is_unsure else 'have changed'} since"
         if changed and not self._is_allowed:
-            return {
-                "problem": f"{where} was trained on data that have changed since: {told}; put the old data back, or"
-                f" {HOW_TO_ALLOW}; or {WEIGHTS_ONLY}"
-            }
+            return {"problem": f"{where} {since}: {told}; put the old data back, or {HOW_TO_ALLOW}; or {WEIGHTS_ONLY}"}
         if changed:
             after = count_batches(position) + 1
-            return {
-                "warning": f"{where} was trained on data that have changed since: {told}; allowed, from step {after} on"
-            }
+            return {"warning": f"{where} {since}: {told}; allowed, from step {after} on"}
         return {}
 
     def _find_changes(self, step: int, position: Mapping[str, Any]) -> list[str]:
@@ -121,17 +118,28 @@ class TrainedData:
         changed: list[str] = []
         is_sure = False
         if stored is not None and marks is not None:
-            saved = [Mark.from_json(each) for each in stored]
-            changed = compare_marks(saved, marks, self._known.every) if self._known else []
+            saved, every = [Mark.from_json(each) for each in stored], position["data"]["every"]
+            read = self._read_behind(saved, marks, every, step)
+            changed = compare_marks(saved, [read.get(n, mark) for n, mark in enumerate(marks)], every)
             if not changed:
-                changed = self._compare_whole(saved, position["data"]["every"], step)
-                is_sure = all(is_known(a, b) for a, b in zip(saved, marks, strict=True))
+                changed = self._compare_whole(saved, every, step)
+                is_sure = all(is_known(a, read.get(n, marks[n])) for n, a in enumerate(saved))
         if changed:
             return changed
         names = tuple(name for name in CONTENT if not is_sure or name != BYTES)
         found = _tell(_differences(position["data_spec"], self._spec, names))
         hint = "what is stored is the same: did a map, a filter or a decoder change?"
         return [*found, hint] if found and is_sure else found
+
+    def _read_behind(self, saved: Sequence[Mark], marks: list[Mark], every: int, step: int) -> dict[int, Mark]:
+        """Of what lay here and lies in a store now the bytes are compared: the store's word says nothing of them."""
+        if self._known is None or len(saved) != len(marks):
+            return {}
+        pairs = enumerate(zip(saved, marks, strict=True))
+        moved = {n: a for n, (a, b) in pairs if b.is_version and not a.is_version and a.size == b.size}
+        names = list_some([marks[number].name for number in moved], 2, ", ", " ")
+        why = f"reading {names} from the store, here when step {step} was saved"
+        return self._known.read_behind(moved, every, why)
 
     def _compare_whole(self, saved: Sequence[Mark], every: int, step: int) -> list[str]:
         """What was written or replaced since the step was saved is read once more; all else is taken to be the same."""
@@ -148,7 +156,8 @@ class TrainedData:
                 known.marks[number] = read[number]
             elif then.whole and number not in asked:
                 known.marks[number] = replace(there, whole=then.whole)
-        found = [compare_mark(a, b, every) for a, b in zip(saved, known.marks, strict=True)]
+        alike = [(a, b) for a, b in zip(saved, known.marks, strict=True) if a.is_version == b.is_version]
+        found = [compare_mark(a, b, every) for a, b in alike]
         return [said for said in found if said is not None]
 
 

@@ -7,9 +7,11 @@ from functools import partial
 from typing import Any
 
 from hostmesh.worker.errors import DataError
+from hostmesh.worker.remote.urls import refuse_secrets
 from hostmesh.worker.sources.base import BaseSource, Source
 from hostmesh.worker.sources.generators import generator_stream
 from hostmesh.worker.specs.functions import call_function, find_function, is_module
+from hostmesh.worker.specs.paths import is_path, spec_of_path
 from hostmesh.worker.specs.recognise import recognise
 from hostmesh.worker.specs.spec import Spec, unknown
 from hostmesh.worker.streams.passes import function_stream, iterable_stream, wants_shard
@@ -33,7 +35,7 @@ SCHEMES = {
 MIXTURE = "mix:"
 
 SOURCES = """wanted one of
-  a spec string such as digits:train
+  a spec string such as digits:train, or a path such as Path("rows.npy")
   a dict or tuple of equally long arrays
   an object with __len__ and read(ids), or with __len__ and __getitem__
   a dataset of Grain, TFDS, PyTorch, Hugging Face or Datarax
@@ -68,6 +70,7 @@ def _all_of(source: Source) -> BaseSource:
 
 def _open_spec(spec: str) -> Source | Stream:
     if spec.startswith(MIXTURE):
+        refuse_secrets(spec)  # of all parts, before any message names the mixture
         mixture: Source = importlib.import_module("hostmesh.worker.mixing.spec").open_mixture(spec)
         return mixture
     parsed = Spec.parse(spec)
@@ -83,6 +86,8 @@ def as_source(data: Any) -> Source | Stream:
         return _open_spec(data)
     if isinstance(data, type) and _has_rows(data):
         raise DataError(f"found the class {data.__name__}; wanted an object of it, as in {data.__name__}(…)")
+    if is_path(data):
+        return _open_spec(spec_of_path(data))
     if isinstance(data, (Source, Stream)):
         return data
     kind = recognise(data)

@@ -41,7 +41,10 @@ def open_spec(spec: Spec) -> Source:
     try:
         found, split = _load(datasets, where, spec.options.get("config"), split)
     except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
-        raise DataError(f"{spec.text} cannot be loaded: {error}") from error
+        said = str(error) if mirror is None else mirror.name_urls(str(error))
+        raise DataError(f"{spec.text} cannot be loaded: {said}") from error
+    except IndexError as error:  # of `datasets`, for a saved folder of no rows
+        raise DataError(f"{spec.text} cannot be loaded: it has no records, or is not complete") from error
     opened = source(found, f"hf:{spec.rest}", split)
     return opened if mirror is None else _with_mirror(opened, mirror)
 

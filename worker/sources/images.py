@@ -36,11 +36,12 @@ class Files:
     folder: str
     places: Sequence[str]  # below the folder
     labels: np.ndarray[tuple[int], np.dtype[np.int32]] | None
+    shown: str  # what the user calls the folder
     mirror: Mirror | None = None  # keeps files of a store on this host
 
     def __reduce__(self) -> tuple[Any, ...]:
         """For a data process, whose owner keeps them."""
-        return Files, (self.folder, self.places, self.labels)
+        return Files, (self.folder, self.places, self.labels, self.shown)
 
     def fetch(self, ids: Ids) -> list[Record]:
         return [self._record(number) for number in ids.tolist()]
@@ -51,7 +52,8 @@ class Files:
             with open(path, "rb") as file:
                 record = {"image": file.read()}
         except OSError as error:
-            raise DataError(f"record {number}: {path} cannot be read: {error.strerror}") from error
+            shown = os.path.join(self.shown, self.places[number])
+            raise DataError(f"record {number}: {shown} cannot be read: {error.strerror}") from error
         return record if self.labels is None else {**record, "label": self.labels[number]}
 
 
@@ -59,9 +61,9 @@ def open_spec(spec: Spec) -> ImageFolder:
     """`images:FOLDER`, or the URL of one. Pictures of other folders than the first level's count to that."""
     spec.check_options()
     given = spec.rest.rstrip("/") or "/"
-    mirror = Mirror(given, is_picture) if is_url(given) else None
+    mirror = Mirror(spec.rest, is_picture) if is_url(spec.rest) else None
     folder = given if mirror is None else str(mirror.folder)
-    places = find_pictures(folder)
+    places = find_pictures(folder) if mirror is None or mirror.files else []
     if not places:
         wanted = f"wanted files that end with {', '.join(ENDINGS)}, or folders of them"
         raise DataError(f"{given} holds no picture; {wanted}")
@@ -72,7 +74,7 @@ def open_spec(spec: Spec) -> ImageFolder:
         raise DataError(f"{given} has pictures both in folders, as classes, and beside these, such as {stray}")
     labels = np.searchsorted(np.array(classes), np.array(names)).astype(np.int32) if classes != [""] else None
     content = of_files([os.path.join(folder, place) for place in places]) if mirror is None else of_remote(mirror.files)
-    files = Files(folder, places, labels, mirror)
+    files = Files(folder, places, labels, given, mirror)
     return ImageFolder(
         f"images:{given}", len(places), files.fetch, content, classes=() if labels is None else tuple(classes)
     )

@@ -11,7 +11,7 @@ from typing import Any
 
 import jax
 
-from hostmesh.worker.errors import DisagreementError
+from hostmesh.worker.errors import DisagreementError, StoreError
 from hostmesh.worker.process.coordination import exchange, name_processes, open_rendezvous
 from hostmesh.worker.process.machine import host_name
 from hostmesh.worker.process.words import list_some
@@ -95,7 +95,7 @@ class _Reading:
     def _run(self, content: Content, about: dict[str, Any]) -> None:
         # The thread ends early when this program or another process ends, and when a file cannot be read any more: the
         # loader will fail at that by itself.
-        with suppress(Stopped, OSError, RuntimeError):
+        with suppress(Stopped, OSError, StoreError, RuntimeError):
             if self._rendezvous.process_id in self._readers:
                 named = content.name_fingerprints(self.slow.read())
                 found = {**about, "fingerprints": _group([list(each) for each in named])}

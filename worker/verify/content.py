@@ -42,7 +42,8 @@ class Stored:
     """One array or file behind a source; `read(start, stop)` gives some of its rows, which in a file are bytes.
 
     Record n begins at the byte `records[0]` + n × `records[1]`, where that is known. `stamp()` is another one when what
-    is stored may have changed; there is none where only reading tells.
+    is stored may have changed; there is none where only reading tells. Of a file in a store `read` gives the store's
+    word of its version instead of bytes, and `behind` has the bytes.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Stored:
     in_memory: bool = False
     records: tuple[int, int] | None = None
     stamp: Callable[[], list[Any] | None] = lambda: None
+    behind: Stored | None = None
 
     @property
     def size(self) -> int:
@@ -132,7 +134,10 @@ class Content:
     def name_fingerprints(self, sections: Sections) -> list[tuple[str, str]]:
         """A name and one fingerprint for each array or file."""
         found = zip(self.stored, sections, strict=True)
-        return [(one.name, f"{one.size:,} bytes {combine(crcs)}") for one, crcs in found]
+        return [
+            (one.name, f"{one.size:,} bytes {'' if one.behind is None else 'of version '}{combine(crcs)}")
+            for one, crcs in found
+        ]
 
     def fingerprints(self) -> list[tuple[str, str]]:
         return self.name_fingerprints(self.read_all())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,9 +11,17 @@ import jax
 
 from hostmesh.worker.process.coordination import exchange
 from hostmesh.worker.process.progress import Progress
-from hostmesh.worker.verify.content import Content, Sections, Stored, combine
+from hostmesh.worker.verify.content import Content, Pause, Sections, Stored, combine
 from hostmesh.worker.verify.fingerprint import SAMPLES
-from hostmesh.worker.verify.marks import Mark, digest, group_stored, join_sections, mark_content, with_whole
+from hostmesh.worker.verify.marks import (
+    Mark,
+    digest,
+    group_stored,
+    join_sections,
+    mark_content,
+    read_like,
+    with_whole,
+)
 from hostmesh.worker.verify.slow_reading import SlowReading
 
 BYTES = "bytes"  # the key of a data_spec
@@ -95,19 +103,36 @@ class KnownData:
         if content is None or self.marks is None:
             return {}
         groups = group_stored(content)
-        pieces = sum(one.count_pieces(self.every) for number in numbers for one in groups[number])
-        progress, done = Progress(max(1, pieces), why, QUIET), 0
-
-        def note_piece() -> None:
-            nonlocal done
-            done += 1
-            progress.reached(done)
+        note_piece = _count([one for number in numbers for one in groups[number]], self.every, why)
 
         def read(group: tuple[Stored, ...]) -> Sections:
             return [one.sections(content.max_sections, self.every, note_piece) for one in group]
 
         marks = {number: self.marks[number] for number in numbers}
         return {n: replace(mark, whole=join_sections(read(groups[n]))) for n, mark in marks.items()}
+
+    def read_behind(self, saved: Mapping[int, Mark], every: int, why: str) -> dict[int, Mark]:
+        """Of files that are known by a store's version their bytes, read as they were for the saved marks."""
+        content = self.content
+        if content is None or not saved:
+            return {}
+        groups = group_stored(content)
+        found = {n: groups[n][0].behind for n in saved if len(groups[n]) == 1}
+        behind = {number: one for number, one in found.items() if one is not None}
+        note_piece = _count(list(behind.values()), every, why)
+        return {number: read_like(one, saved[number], every, note_piece) for number, one in behind.items()}
+
+
+def _count(stored: Sequence[Stored], every: int, why: str) -> Pause:
+    """To be called after each piece that was read of these."""
+    progress, done = Progress(max(1, sum(one.count_pieces(every) for one in stored)), why, QUIET), 0
+
+    def note_piece() -> None:
+        nonlocal done
+        done += 1
+        progress.reached(done)
+
+    return note_piece
 
 
 def find_known(data_spec: Mapping[str, Any]) -> KnownData | None:
@@ -125,6 +150,8 @@ def describe_data(known: KnownData | None, spec: Mapping[str, Any]) -> dict[str,
         of = f"{SAMPLES} records" if content not in (None, "varies") else None
     elif marks is None:
         of = "bytes"
+    elif all(mark.is_version for mark in marks):
+        of = f"the store's word for {sum(mark.size for mark in marks):,} bytes"
     elif all(mark.chunks is None for mark in marks):
         of = f"all {sum(mark.size for mark in marks):,} bytes"
     else:
@@ -135,7 +162,8 @@ def describe_data(known: KnownData | None, spec: Mapping[str, Any]) -> dict[str,
     weights = {key.removeprefix("weight of "): value for key, value in spec.items() if key.startswith("weight of ")}
     if weights:
         order["weights"] = _take_some(weights)
-    whole = None if known is None or marks is None or not known.has_whole else known.digest_of_whole()
+    is_read = known is not None and known.has_whole and not any(mark.is_version for mark in marks or ())
+    whole = known.digest_of_whole() if known is not None and is_read else None
     found = {"source": _cut(name), "records": spec.get("records"), "content": content, "content_of": of}
     found["all_bytes"] = whole
     return {key: value for key, value in found.items() if value is not None} | ({"order": order} if order else {})

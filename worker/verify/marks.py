@@ -7,9 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
+from hostmesh.worker.process.words import count
 from hostmesh.worker.verify.content import (
     MAX_AT_ONCE,
     Content,
+    Pause,
     Sections,
     Stored,
     combine,
@@ -24,6 +26,8 @@ THREADS = 8
 MAX_TASKS = 1 << 10  # to hand one to a thread takes longer than to look at a small file
 # Of more arrays and files than that some neighbours are noted as one.
 MAX_NAMED = 1 << 10
+# How a sentence ends about what may be the same or not.
+NOT_COMPARED = "its bytes were not compared"
 
 
 @dataclass(frozen=True)
@@ -31,7 +35,8 @@ class Mark:
     """Of one array or file, or of several neighbours: its size, and fingerprints in the order of its bytes.
 
     `chunks` are of evenly spread chunks, and None where all bytes were read at once. `whole` are of all bytes, as soon
-    as they were read. `stored` has no bytes: it says where in it a chunk lies.
+    as they were read. `stored` has no bytes: it says where in it a chunk lies. Where `is_version`, the fingerprints are
+    of a store's word for the bytes, which may be another one for the same.
     """
 
     name: str
@@ -40,16 +45,26 @@ class Mark:
     whole: tuple[str, ...] | None
     stamp: list[Any] | None
     stored: Stored | None = None
+    is_version: bool = False
 
     def to_json(self) -> dict[str, Any]:
         found = {"name": self.name, "size": self.size, "stamp": self.stamp}
+        if self.is_version:
+            found["by"] = "version"
         crcs = {"chunks": self.chunks, "all": self.whole}
         return {**found, **{key: " ".join(each) for key, each in crcs.items() if each is not None}}
 
     @classmethod
     def from_json(cls, found: dict[str, Any]) -> Mark:
         chunks, whole = (tuple(found[key].split()) if key in found else None for key in ("chunks", "all"))
-        return cls(found["name"], found["size"], chunks, whole, found.get("stamp"))
+        stamp = found.get("stamp")
+        is_version = found.get("by") == "version" or _is_old_version(stamp)
+        return cls(found["name"], found["size"], chunks, whole, stamp, is_version=is_version)
+
+
+def _is_old_version(stamp: Any) -> bool:
+    """`["version 5f2b…"]`, by which an earlier hostmesh knew a file in a store."""
+    return isinstance(stamp, list) and len(stamp) == 1 and str(stamp[0]).startswith("version ")
 
 
 def mark_content(content: Content, sections: Sections | None) -> list[Mark]:
@@ -68,7 +83,7 @@ def mark_content(content: Content, sections: Sections | None) -> list[Mark]:
         is_small = (one.in_memory and in_memory <= MAX_AT_ONCE) or len(starts) * rows >= one.rows
         if is_small and content.every == 1:
             return _mark(one, None, one.sections(content.max_sections, 1))
-        return _mark(one, [f"{fingerprint_bytes(one.read(start, start + rows)):08x}" for start in starts], None)
+        return _mark(one, read_chunks(one, chunks), None)
 
     numbers = range(len(content.stored))
     if all(one.file for one in content.stored) and len(numbers) > 1:
@@ -86,6 +101,19 @@ def place_chunks(one: Stored, count: int) -> tuple[list[int], int]:
     count = max(1, min(count, CHUNKS * CHUNK // max(1, rows * one.row_size)))
     rest = one.rows - rows
     return ([rest // 2] if count == 1 else [number * rest // (count - 1) for number in range(count)]), rows
+
+
+def read_chunks(one: Stored, count: int) -> list[str]:
+    starts, rows = place_chunks(one, count)
+    return [f"{fingerprint_bytes(one.read(start, start + rows)):08x}" for start in starts]
+
+
+def read_like(one: Stored, saved: Mark, every: int, pause: Pause) -> Mark:
+    """Fingerprints of what the saved ones are of. All bytes are read only where no chunk differs."""
+    chunks = None if saved.chunks is None else read_chunks(one, len(saved.chunks)) if saved.chunks else []
+    is_other = chunks is not None and tuple(chunks) != saved.chunks
+    whole = None if saved.whole is None or is_other else one.sections(len(saved.whole), every, pause)
+    return _mark(one, chunks, whole)
 
 
 def digest(marks: Sequence[Mark]) -> str:
@@ -112,9 +140,9 @@ def _group_size(count: int) -> int:
 
 
 def _mark(one: Stored, chunks: list[str] | None, whole: list[str] | None) -> Mark:
-    hollow = replace(one, read=_read_nothing, stamp=_no_stamp)
+    hollow = replace(one, read=_read_nothing, stamp=_no_stamp, behind=None)
     spread, read = (None if each is None else tuple(each) for each in (chunks, whole))
-    return Mark(one.name, one.size, spread, read, one.stamp(), hollow)
+    return Mark(one.name, one.size, spread, read, one.stamp(), hollow, one.behind is not None)
 
 
 def _group(marks: list[Mark]) -> list[Mark]:
@@ -134,7 +162,7 @@ def _merge(marks: list[Mark]) -> Mark:
         whole = join_sections([list(mark.whole or ()) for mark in marks])
     stamps = [mark.stamp for mark in marks]
     stamp = None if None in stamps else [combine([str(each) for each in stamps])]
-    return Mark(name, size, chunks, whole, stamp)
+    return Mark(name, size, chunks, whole, stamp, is_version=any(mark.is_version for mark in marks))
 
 
 def join_sections(group: Sequence[Sequence[str]]) -> tuple[str, ...]:
@@ -159,9 +187,17 @@ def compare_marks(saved: Sequence[Mark], now: Sequence[Mark], every: int) -> lis
         then, there = {mark.name for mark in saved}, {mark.name for mark in now}
         gone = [f"{mark.name} is gone" for mark in saved if mark.name not in there]
         new = [f"{mark.name} is new" for mark in now if mark.name not in then]
+        if any(mark.is_version for mark in saved) != any(mark.is_version for mark in now):
+            return [f"{_tell_kind(saved)} then, {_tell_kind(now)} now; {NOT_COMPARED}"]
         return [*gone, *new] or [f"{len(saved)} arrays or files then, {len(now)} now"]
     pairs = zip(saved, now, strict=True)
     return [said for a, b in pairs if (said := compare_mark(a, b, every)) is not None]
+
+
+def _tell_kind(marks: Sequence[Mark]) -> str:
+    """`3 files in a store`, which may hold the very same records as `8 arrays or files here`."""
+    is_there = any(mark.is_version for mark in marks)
+    return f"{count(len(marks), 'file')} in a store" if is_there else f"{len(marks)} arrays or files here"
 
 
 def compare_mark(saved: Mark, now: Mark, every: int) -> str | None:
@@ -169,6 +205,8 @@ def compare_mark(saved: Mark, now: Mark, every: int) -> str | None:
     name = now.name if now.name == saved.name else f"{now.name} (then {saved.name})"
     if saved.size != now.size:
         return f"{name}: {saved.size:,} bytes then, {now.size:,} now"
+    if saved.is_version or now.is_version:
+        return _compare_versions(name, saved, now)
     for then, there, is_whole in ((saved.whole, now.whole, True), (saved.chunks, now.chunks, False)):
         if then is not None and there is not None and len(then) == len(there) and then != there:
             differing = [number for number, pair in enumerate(zip(then, there, strict=True)) if pair[0] != pair[1]]
@@ -177,8 +215,20 @@ def compare_mark(saved: Mark, now: Mark, every: int) -> str | None:
     return None
 
 
+def _compare_versions(name: str, saved: Mark, now: Mark) -> str | None:
+    """Stores have other words for the same bytes when these were uploaded in another way, or lie in another store."""
+    if saved.is_version and now.is_version:
+        is_same = (saved.whole, saved.chunks) == (now.whole, now.chunks)
+        what = f"another version in the store, of {now.size:,} bytes then and now"
+        return None if is_same else f"{name}: {what}; {NOT_COMPARED}"
+    then, there = ("in a store", "here") if saved.is_version else ("here", "in a store")
+    return f"{name}: {then} then and {there} now, {now.size:,} bytes each; {NOT_COMPARED}"
+
+
 def is_known(saved: Mark, now: Mark) -> bool:
     """Whether both were read in the same way, so that equal fingerprints mean something."""
+    if saved.is_version != now.is_version:
+        return False
     pairs = (saved.whole, now.whole), (saved.chunks, now.chunks)
     return any(then is not None and there is not None and len(then) == len(there) for then, there in pairs)
 

@@ -7,6 +7,7 @@ import threading
 import time
 from contextlib import suppress
 
+from hostmesh.worker.errors import StoreError
 from hostmesh.worker.verify.content import Content, Sections
 
 # The share of time in which the thread works, and its pauses after each megabyte: it reads at most 64 MB/s and takes at
@@ -47,7 +48,7 @@ class SlowReading:
         return found
 
     def _run(self) -> None:
-        with suppress(Stopped, OSError):  # a loader that cannot read a file either will say so
+        with suppress(Stopped, OSError, StoreError):  # a loader that cannot read a file either will say so
             self.read()
         self.ended.set()
 

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+import uuid
+from dataclasses import dataclass, field
 from typing import Protocol
 
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """`version` is the store's own word for these very bytes: an ETag or a generation. `where` is the address that was
-    asked, empty for the store's own."""
+    """`version` is the store's own word for these very bytes: an ETag or a generation; empty where it has none.
+    `where` is the address that was asked, empty for the store's own."""
 
     url: str
     size: int
     version: str
     where: str
+    opening: str = field(default_factory=lambda: uuid.uuid4().hex, compare=False, repr=False)
 
     def key(self, *part: int) -> str:
-        """The name in the cache of the whole file, or of a part of it."""
-        return hashlib.sha256(repr((self.where, self.url, self.size, self.version, *part)).encode()).hexdigest()[:40]
+        """The name in the cache of the whole file, or of a part of it. Without a version nobody can tell whether it is
+        still the same, so that what one opening has fetched is for that alone."""
+        known = self.version or f"opening {self.opening}"
+        return hashlib.sha256(repr((self.where, self.url, self.size, known, *part)).encode()).hexdigest()[:40]
 
 
 class Store(Protocol):

@@ -3,9 +3,13 @@ interpreter's lock, where an event loop handles it piece by piece."""
 
 from __future__ import annotations
 
+import io
+import math
 import ssl
 import threading
+import time
 from collections.abc import Mapping
+from functools import partial
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from typing import Any
 from urllib.parse import urlsplit
@@ -21,13 +25,14 @@ class Connections:
         self._timeouts = connect_timeout, read_timeout
         self._own = threading.local()
 
-    def get(self, url: str, headers: Mapping[str, str]) -> tuple[int, Any, bytearray]:
-        """Status, headers and body; of a transfer that was cut what has come."""
+    def get(self, url: str, headers: Mapping[str, str], seconds: float = math.inf) -> tuple[int, Any, bytearray]:
+        """Status, headers and body; of a transfer that was cut what has come. After so many seconds it is given up."""
+        deadline = time.monotonic() + seconds
         address = urlsplit(url)
         where = f"{address.scheme}://{address.netloc}"
         path = f"{address.path or '/'}{f'?{address.query}' if address.query else ''}"
         try:
-            connection, answer = self._send(where, path, headers)
+            connection, answer = self._send(where, path, headers, deadline)
         except (OSError, HTTPException) as error:
             raise StoreFailure(Kind.NO_ANSWER, type(error).__name__) from None
         try:
@@ -47,23 +52,26 @@ class Connections:
             connection.close()
         self._own.__dict__.clear()
 
-    def _send(self, where: str, path: str, headers: Mapping[str, str]) -> tuple[HTTPConnection, HTTPResponse]:
+    def _send(
+        self, where: str, path: str, headers: Mapping[str, str], deadline: float
+    ) -> tuple[HTTPConnection, HTTPResponse]:
         kept: HTTPConnection | None = self._own.__dict__.pop(where, None)
         if kept is not None:
             try:
-                return self._ask(kept, where, path, headers)
+                return self._ask(kept, where, path, headers, deadline)
             except (ConnectionError, HTTPException):
                 pass  # the store has closed what was kept open
-        return self._ask(None, where, path, headers)
+        return self._ask(None, where, path, headers, deadline)
 
     def _ask(
-        self, connection: HTTPConnection | None, where: str, path: str, headers: Mapping[str, str]
+        self, connection: HTTPConnection | None, where: str, path: str, headers: Mapping[str, str], deadline: float
     ) -> tuple[HTTPConnection, HTTPResponse]:
         connect_timeout, read_timeout = self._timeouts
         if connection is None:
             connection = self._connect(where, connect_timeout)
             assert connection.sock is not None
             connection.sock.settimeout(read_timeout)
+        connection.response_class = partial(TimedResponse, deadline)  # type: ignore[assignment]
         try:
             connection.request("GET", path, headers=dict(headers))
             return connection, connection.getresponse()
@@ -80,6 +88,31 @@ class Connections:
             connection = HTTPConnection(host, timeout=timeout)
         connection.connect()
         return connection
+
+
+class TimedResponse(HTTPResponse):
+    """The timeout of a socket begins anew with each byte that comes: here all of them have one."""
+
+    def __init__(self, deadline: float, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.fp = io.BufferedReader(TimedReader(self.fp.detach(), deadline))
+
+
+class TimedReader(io.RawIOBase):
+    def __init__(self, raw: Any, deadline: float) -> None:
+        self._raw, self._deadline = raw, deadline
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> Any:
+        if time.monotonic() > self._deadline:
+            raise TimeoutError("the answer takes too long")
+        return self._raw.readinto(buffer)
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
 
 
 def read_body(answer: HTTPResponse) -> bytearray:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import os
 import warnings
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
-from hostmesh.worker.remote.failures import Kind, StoreFailure, of_status, of_transport
+from hostmesh.worker.remote.failures import Kind, StoreFailure, of_status, of_transport, wants_own_words
+from hostmesh.worker.remote.stores import patience
 from hostmesh.worker.remote.stores.base import RemoteFile
+from hostmesh.worker.remote.stores.settings import check_google_file
 from hostmesh.worker.remote.urls import bucket_of
 from hostmesh.worker.specs.packages import load
 
-# Seconds for a connection, and for the next bytes of an answer.
-CONNECT_TIMEOUT, READ_TIMEOUT = 10.0, 30.0
 EMULATOR = "STORAGE_EMULATOR_HOST"
 
 
@@ -54,16 +56,19 @@ class HttpStore:
     async def _get(self, url: str, headers: Mapping[str, str], limit: int | None) -> tuple[int, Any, bytes]:
         import aiohttp
 
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT, sock_read=READ_TIMEOUT)
+        limits = patience.PATIENCE
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=limits.connect, sock_read=limits.silence)
         # Compressed on its way, a file would have other bytes at each place.
         asked = {**await self._headers(url), **headers, "Accept-Encoding": "identity"}
         try:
             session = await self._session()
-            async with session.get(self._encode(url), headers=asked, timeout=timeout) as answer:
+            asking = session.get(self._encode(url), headers=asked, timeout=timeout)
+            async with await asyncio.wait_for(asking, limits.connect + limits.silence) as answer:
                 if answer.status >= 400:
                     raise of_status(answer.status)
-                data = await (answer.read() if limit is None else answer.content.read(limit))
-                return answer.status, answer.headers, data
+                reading = answer.read() if limit is None else answer.content.read(limit)
+                size = answer.content_length if limit is None else limit
+                return answer.status, answer.headers, await asyncio.wait_for(reading, limits.seconds(size))
         except StoreFailure:
             raise
         except Exception as error:
@@ -87,13 +92,16 @@ class GoogleStore(HttpStore):
             warnings.simplefilter("ignore", FutureWarning)  # its libraries tell how long they will support this Python
             gcsfs = load("gcsfs", "gcsfs", "object-stores", "gs://")
         emulator = os.environ.get(EMULATOR)
+        if not emulator:
+            check_google_file()
         token = {"token": "anon"} if emulator else {}
         self._fs = gcsfs.GCSFileSystem(skip_instance_cache=True, session_kwargs={"trust_env": True}, **token)
         self.where = emulator or ""
 
+    @wants_own_words()
     def look(self, url: str) -> RemoteFile:
         found = self._json(self._object(url))
-        return RemoteFile(url, int(found["size"]), str(found.get("generation") or found.get("etag")), self.where)
+        return RemoteFile(url, int(found["size"]), str(found.get("generation") or found["etag"]), self.where)
 
     def read(self, file: RemoteFile, start: int, stop: int) -> bytes:
         # Old generations are kept where a bucket has versions; elsewhere a file that was replaced is not found.
@@ -103,6 +111,7 @@ class GoogleStore(HttpStore):
             raise StoreFailure(Kind.CHANGED)
         return data if status == 206 else data[start:stop]
 
+    @wants_own_words()
     def list(self, url: str) -> list[str]:
         bucket, _, prefix = url.removeprefix("gs://").partition("/")
         page, found = "", []
@@ -122,8 +131,6 @@ class GoogleStore(HttpStore):
         return f"{self._bucket(url)}/o/{quote(key, safe='')}"
 
     def _json(self, url: str) -> Any:
-        import json
-
         try:
             return json.loads(self.get(url, {})[2])
         except StoreFailure as failure:

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
-from hostmesh.worker.remote.failures import Kind, StoreFailure
+from hostmesh.worker.remote.failures import Kind, StoreFailure, wants_own_words
 from hostmesh.worker.remote.stores.base import RemoteFile
 from hostmesh.worker.remote.stores.http import HttpStore
+from hostmesh.worker.remote.stores.settings import find_address
 from hostmesh.worker.specs.packages import load
 
 ENDPOINT = "HF_ENDPOINT"
-# `hf://datasets/USER/NAME@REVISION/PATH`; of models without the first word.
-PLACE = re.compile(r"hf://(datasets/|spaces/)?(?!datasets/|spaces/)([^/@]+/[^/@]+)(?:@([^/]+))?/(.*)")
+# `hf://datasets/USER/NAME@REVISION/PATH`; of models without the first word. A revision may be one that the hub made,
+# such as `refs/convert/parquet` or `refs/pr/1`.
+PLACE = re.compile(r"hf://(datasets/|spaces/)?(?!datasets/|spaces/)([^/@]+/[^/@]+)(?:@(refs/[^/]+/[^/]+|[^/]+))?/(.*)")
 # `<https://…?cursor=…>; rel="next"`: where a long list goes on.
 NEXT = re.compile(r'<([^>]+)>;\s*rel="next"')
 
@@ -45,8 +46,10 @@ class HubStore(HttpStore):
     def __init__(self) -> None:
         super().__init__()
         self._hub = load("huggingface_hub", "huggingface_hub", "hugging-face", "hf://")
-        self.where = os.environ.get(ENDPOINT, "").rstrip("/")
-        self._endpoint = self.where or self._hub.constants.ENDPOINT
+        self.where = find_address(ENDPOINT).rstrip("/")
+        # The package itself knows its modules only once somebody has imported them.
+        constants = load("huggingface_hub.constants", "huggingface_hub", "hugging-face", "hf://")
+        self._endpoint = self.where or constants.ENDPOINT
 
     def look(self, url: str) -> RemoteFile:
         found = super().look(self._address(url))
@@ -55,6 +58,7 @@ class HubStore(HttpStore):
     def read(self, file: RemoteFile, start: int, stop: int) -> bytes:
         return super().read(RemoteFile(self._address(file.url), file.size, file.version, self.where), start, stop)
 
+    @wants_own_words()
     def list(self, url: str) -> list[str]:
         place = HubPlace.parse(url)
         folder = place.path.rpartition("/")[0]

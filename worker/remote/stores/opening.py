@@ -13,6 +13,7 @@ from hostmesh.worker.process.words import list_some
 from hostmesh.worker.remote.failures import Kind, StoreFailure
 from hostmesh.worker.remote.fetching import with_retries
 from hostmesh.worker.remote.stores.base import RemoteFile, Store
+from hostmesh.worker.remote.stores.settings import CERTIFICATES
 from hostmesh.worker.remote.urls import check_url, scheme_of
 
 KINDS = {
@@ -89,7 +90,14 @@ def look_at_all(urls: list[str]) -> list[RemoteFile]:
 def _settings(scheme: str) -> tuple[str, ...]:
     """What of the environment decides where a store is, and as whom it is asked."""
     if scheme == "s3":
-        return ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE")
+        return (
+            "AWS_ENDPOINT_URL",
+            "AWS_ENDPOINT_URL_S3",
+            "AWS_ACCESS_KEY_ID",
+            "AWS_SECRET_ACCESS_KEY",
+            "AWS_PROFILE",
+            *CERTIFICATES,
+        )
     if scheme == "gs":
         return ("STORAGE_EMULATOR_HOST", "GOOGLE_APPLICATION_CREDENTIALS")
     if scheme == "hf":

@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from contextvars import ContextVar
 from typing import Any
 
-from hostmesh.worker.remote.failures import Kind, StoreFailure, of_code, of_status, of_transport
+from hostmesh.worker.remote.failures import Kind, StoreFailure, of_code, of_status, of_transport, wants_own_words
+from hostmesh.worker.remote.stores import patience
 from hostmesh.worker.remote.stores.base import RemoteFile
 from hostmesh.worker.remote.stores.direct import Connections, is_direct
-from hostmesh.worker.remote.stores.http import CONNECT_TIMEOUT, READ_TIMEOUT
+from hostmesh.worker.remote.stores.settings import CERTIFICATES, check_certificates, find_address
 from hostmesh.worker.specs.packages import load
 
 ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 MAX_CONNECTIONS = 64
 CONFIG = {
-    "connect_timeout": CONNECT_TIMEOUT,
-    "read_timeout": READ_TIMEOUT,
+    "connect_timeout": patience.PATIENCE.connect,
+    "read_timeout": patience.PATIENCE.silence,
     "max_pool_connections": MAX_CONNECTIONS,
     "retries": {"total_max_attempts": 1, "mode": "standard"},  # we try again ourselves, and count
 }
-
-
-# Settings of how to connect, which the standard library does not know.
-OF_CONNECTIONS = ("AWS_CA_BUNDLE", "REQUESTS_CA_BUNDLE")
-
 
 only_signed: ContextVar[bool] = ContextVar("only_signed", default=False)
 
@@ -49,12 +46,14 @@ class S3Store:
     """botocore signs and explains; answers of many bytes are read by the standard library."""
 
     def __init__(self) -> None:
+        self.where = find_address(*ENDPOINTS)
+        check_certificates()
         s3fs = load("s3fs", "s3fs", "object-stores", "s3://")
         self._fs = s3fs.S3FileSystem(skip_instance_cache=True, use_listings_cache=False, config_kwargs=CONFIG)
         self._fs.retries = 1
-        self._connections = Connections(CONNECT_TIMEOUT, READ_TIMEOUT)
-        self.where = next((os.environ[name] for name in ENDPOINTS if os.environ.get(name)), "")
+        self._connections = Connections(patience.PATIENCE.connect, patience.PATIENCE.silence)
 
+    @wants_own_words()
     def look(self, url: str) -> RemoteFile:
         try:
             found, _ = self._call("head_object", url)
@@ -69,25 +68,26 @@ class S3Store:
     def read(self, file: RemoteFile, start: int, stop: int) -> bytes | bytearray:
         asked = {"IfMatch": file.version} if file.version else {}
         asked["Range"] = f"bytes={start}-{stop - 1}"
-        direct = self._read_directly(file.url, asked)
+        seconds = patience.PATIENCE.seconds(stop - start)
+        direct = self._read_directly(file.url, asked, seconds)
         if direct is None:
-            found, body = self._call("get_object", file.url, **asked)
+            found, body = self._call("get_object", file.url, seconds, **asked)
             direct = str(found.get("ETag", "")), body
         etag, data = direct
         if etag != file.version:
             raise StoreFailure(Kind.CHANGED)
         return data
 
-    def _read_directly(self, url: str, asked: dict[str, str]) -> tuple[str, bytes | bytearray] | None:
+    def _read_directly(self, url: str, asked: dict[str, str], seconds: float) -> tuple[str, bytes | bytearray] | None:
         """The ETag and the bytes; None where botocore should ask, and explain the answer."""
-        if any(os.environ.get(name) for name in OF_CONNECTIONS):
+        if any(os.environ.get(name) for name in CERTIFICATES):  # unknown to the library
             return None
         from fsspec.asyn import sync
 
         request = sync(self._fs.loop, self._sign, url, asked)
         if request is None or not is_direct(request.url):
             return None
-        status, headers, data = self._connections.get(request.url, request.headers)
+        status, headers, data = self._connections.get(request.url, request.headers, seconds)
         if status == 206:
             return headers.get("ETag", ""), data
         if (failure := of_status(status)).kind is Kind.NO_ANSWER:
@@ -109,21 +109,26 @@ class S3Store:
             raise as_failure(error) from None
         return None
 
+    @wants_own_words()
     def list(self, url: str) -> list[str]:
         bucket, _, prefix = url.removeprefix("s3://").partition("/")
         found: list[str] = []
         more: dict[str, str] = {}
         while True:
-            page, _ = self._call("list_objects_v2", f"s3://{bucket}/", Prefix=prefix, **more)
+            page, _ = self._call("list_objects_v2", f"s3://{bucket}/", None, Prefix=prefix, **more)
             found += [f"s3://{bucket}/{item['Key']}" for item in page.get("Contents", [])]
             if not page.get("IsTruncated"):
                 return [name for name in found if not name.endswith("/")]
             more = {"ContinuationToken": page["NextContinuationToken"]}
 
-    def _call(self, method: str, url: str, **options: Any) -> tuple[dict[str, Any], bytes]:
+    def _call(
+        self, method: str, url: str, seconds: float | None = None, **options: Any
+    ) -> tuple[dict[str, Any], bytes]:
         from fsspec.asyn import sync
 
-        return sync(self._fs.loop, self._ask, method, url, options)  # type: ignore[no-any-return]
+        asking = self._ask(method, url, options)
+        limit = patience.PATIENCE.seconds(None) if seconds is None else seconds
+        return sync(self._fs.loop, _within, limit, asking)  # type: ignore[no-any-return]
 
     async def _ask(self, method: str, url: str, options: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         bucket, _, key = url.removeprefix("s3://").partition("/")
@@ -136,6 +141,13 @@ class S3Store:
                 return found, await body.read()
         except Exception as error:
             raise as_failure(error) from None
+
+
+async def _within(seconds: float, asking: Any) -> Any:
+    try:
+        return await asyncio.wait_for(asking, seconds)
+    except TimeoutError as error:
+        raise of_transport(error) from None
 
 
 def as_failure(error: Exception) -> StoreFailure:

@@ -140,7 +140,10 @@ class Bucket:
     def _find_data(self, step: int) -> str | None:
         found = self._objects.read(f"{self._folder}{step}")
         try:
-            return None if found is None else str(json.loads(found.data)["data"])
+            data = None if found is None else str(json.loads(found.data)["data"])
+            if data is not None and (not data.startswith(f"{step}.") or "/" in data):
+                raise ValueError("data of another step, which would be removed with this one")
+            return data
         except (ValueError, TypeError, KeyError) as error:
             raise CheckpointError(f"{self.path}/{step} is no object of a checkpoint: use another folder") from error
 

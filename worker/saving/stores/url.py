@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hostmesh.worker.errors import CheckpointError
+from hostmesh.worker.remote.urls import hide_secrets
 
 # Seconds after which a store that does not answer is given up.
 TIMEOUT_VARIABLE = "CHECKPOINT_STORE_TIMEOUT"
@@ -34,30 +35,32 @@ class StoreUrl:
     @classmethod
     def parse(cls, text: str) -> StoreUrl:
         scheme, _, rest = text.partition("://")
+        path, query, _ = text.partition("?")
+        shown = hide_secrets(path) + ("?…" if query else "")  # a query may hold a token
         if "@" in rest.partition("/")[0]:
             raise CheckpointError(
                 f"found a {scheme}:// address with a name or key before the bucket, wanted the bucket alone: "
                 "credentials come from the environment or the store's own files"
             )
         if scheme not in DRIVERS:
-            raise CheckpointError(f"found {text}, {WANTED}")
+            raise CheckpointError(f"found {shown}, {WANTED}")
         bucket, _, folder = rest.partition("/")
         parts = folder.strip("/").split("/")
         if not re.fullmatch(r"[a-z0-9][-_.a-z0-9]{1,220}[a-z0-9]", bucket):
             raise CheckpointError(
-                f"found {text}, wanted a bucket's name after {scheme}://, as in {scheme}://bucket/run1"
+                f"found {shown}, wanted a bucket's name after {scheme}://, as in {scheme}://bucket/run1"
             )
         if parts == [""]:
-            raise CheckpointError(f"found {text}, wanted a folder in the bucket, as in {scheme}://{bucket}/run1")
+            raise CheckpointError(f"found {shown}, wanted a folder in the bucket, as in {scheme}://{bucket}/run1")
         if {"", ".", ".."} & set(parts) or any(sign in folder for sign in "?#*\\\n"):
             raise CheckpointError(
-                f"found {text}, wanted plain names between the slashes, as in {scheme}://{bucket}/run1"
+                f"found {shown}, wanted plain names between the slashes, as in {scheme}://{bucket}/run1"
             )
         return cls(scheme, bucket, "/".join(parts))
 
 
-def is_url(folder: str | os.PathLike[str]) -> bool:
-    return "://" in os.fspath(folder)
+def is_url(folder: str) -> bool:
+    return "://" in folder
 
 
 def read_timeout() -> float:
