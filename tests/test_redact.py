@@ -1,10 +1,11 @@
 import json
 import random
+import time
 from collections.abc import Iterable
 
 import pytest
 
-from hostmesh.launcher.output.redact import Redactor, redact_json, redact_text
+from hostmesh.launcher.output.redact import Redactor, hide_in_urls, redact_json, redact_text
 
 PEM = "-----BEGIN KEY-----\nMIIE\"v'QIB\\ADé\n-----END KEY-----\n"
 
@@ -112,3 +113,17 @@ def test_json_is_redacted_at_every_depth_and_in_keys() -> None:
 
 def test_text_with_lone_surrogates_passes() -> None:
     assert redact_text("\ud800 s3cret \udc80", ["s3cret"]) == "\ud800 [redacted] \udc80"
+
+
+def test_an_address_is_looked_for_in_long_values_without_waiting() -> None:
+    began = time.monotonic()
+    for text in (
+        "x" * 100_000,
+        "http://h/" + "x" * 100_000,
+        "http://h?" + "secret" * 20_000,
+        "://" * 50_000,
+        "-token" * 20_000,
+    ):
+        assert hide_in_urls(text) == text
+    assert time.monotonic() - began < 2
+    assert hide_in_urls("https://me:pw@h/a?my-token=pw&b=1 and a@b") == "https://…@h/a?my-token=…&b=1 and a@b"

@@ -15,8 +15,8 @@ URL = re.compile(r"([a-z][a-z0-9+.-]*)://")
 LOGIN = re.compile(r"((?::|%3a)//)[^/@\s]*?(?:@|%40)", re.IGNORECASE)
 # What makes a signed link: whoever has it may read.
 SIGNED = re.compile(
-    r"((?:x-amz-|x-goog-)?(?:signature|credential|security-token)|awsaccesskeyid|googleaccessid|sig|[a-z_-]*token"
-    r"|[a-z_-]*secret[a-z_-]*|password|api[_-]?key)(?:=|%3d)[^&\s'\"<>]*",
+    r"((?:x-amz-|x-goog-)?(?:signature|credential|security-token)|awsaccesskeyid|googleaccessid|sig"
+    r"|(?<![a-z_-])[a-z_-]*token|(?<![a-z_-])(?=[a-z_-]*secret)[a-z_-]+|password|api[_-]?key)(?:=|%3d)[^&\s'\"<>]*",
     re.IGNORECASE,
 )
 
