@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import subprocess
 import sys
 import threading
@@ -71,7 +72,11 @@ def _check_fresh(source: Source, ids: Ids) -> None:
 def _check_packing(source: Source, block: Any, ids: Ids) -> None:
     """Data processes get a copy."""
     packed = pack(source, source.name)
-    assert_same(unpack(packed.data, packed.file, packed.sizes).read(ids), take_rows(block, ids))
+    file = packed.write()
+    try:
+        assert_same(unpack(packed.data, file, packed.sizes).read(ids), take_rows(block, ids))
+    finally:
+        os.close(file)
 
 
 def _check_threads(source: Source, block: Any, length: int) -> None:
