@@ -20,9 +20,7 @@ from hostmesh.worker.reading.data_processes.memory_file import create_file
 from hostmesh.worker.specs.packages import load
 
 ALIGNMENT = 64
-
-
-# Of arrays that are compared.
+# Bytes of arrays that are compared at once.
 CHUNK = 1 << 24
 
 
