@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 import subprocess
 import sys
 import threading
@@ -72,11 +71,7 @@ def _check_fresh(source: Source, ids: Ids) -> None:
 def _check_packing(source: Source, block: Any, ids: Ids) -> None:
     """Data processes get a copy."""
     packed = pack(source, source.name)
-    file = packed.write()
-    try:
-        assert_same(unpack(packed.data, file, packed.sizes).read(ids), take_rows(block, ids))
-    finally:
-        os.close(file)
+    assert_same(unpack(packed.data, packed.write(), packed.sizes).read(ids), take_rows(block, ids))
 
 
 def _check_threads(source: Source, block: Any, length: int) -> None:
