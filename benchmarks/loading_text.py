@@ -40,7 +40,7 @@ from loading_contenders import (
 BATCH, LENGTH = 256, 256
 SHORTEST, LONGEST = 50, 400  # words of a document
 KNOWN = 500  # whole words in the vocabulary; the others are cut into pieces
-LONGEST_PIECE = 6
+MAX_PIECE = 6
 WARM_UP, SETTLING = 30, 1.5
 WORDS = re.compile(r"\w+|[^\w\s]")
 REPO = Path(__file__).parent.parent
@@ -63,7 +63,7 @@ def make_vocabulary() -> dict[str, int]:
     words = Counter(word for text in read_words() for word in WORDS.findall(text.lower()))
     pieces: Counter[str] = Counter()
     for word, times in words.items():
-        for size in range(2, LONGEST_PIECE + 1):
+        for size in range(2, MAX_PIECE + 1):
             for start in range(len(word) - size + 1):
                 pieces[word[start : start + size]] += times
     letters = sorted({letter for word in words for letter in word})
@@ -100,7 +100,7 @@ class Tokenized:
         """The longest piece that is known, from left to right."""
         ids, start = [], 0
         while start < len(word):
-            for size in range(min(LONGEST_PIECE, len(word) - start), 0, -1):
+            for size in range(min(MAX_PIECE, len(word) - start), 0, -1):
                 if (found := self.vocabulary.get(word[start : start + size])) is not None:
                     break
             ids.append(found or 1)

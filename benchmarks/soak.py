@@ -41,7 +41,7 @@ hang_timeout: 15
 """
 JOB = ["--batch-size", "64", "--checkpoint-every", "25", "--seed", "7"]
 # Seconds after a fault within which a new step must have been done.
-MOST_TO_RECOVER = 240.0
+MAX_TO_RECOVER = 240.0
 TOLERANCE = 1e-5
 OUT = "stderr-out"  # what a run prints; cluster files of tests leave such files at home
 
@@ -227,7 +227,7 @@ def hit_all(
     """Each kind of fault at its step, and then the rest of the run; why it did not end well."""
     try:
         for number, kind in enumerate(kinds, 1):
-            if not run.await_step(number * steps // (len(kinds) + 1), MOST_TO_RECOVER):
+            if not run.await_step(number * steps // (len(kinds) + 1), MAX_TO_RECOVER):
                 break
             before, attempts, hit = run.step, run.attempts, time.time()
             try:
@@ -236,9 +236,9 @@ def hit_all(
                 print(f"# {kind}: nobody to do it to ({error!r})", flush=True)
                 continue
             # What it has done until the fault had its effect is no sign of another attempt.
-            if not run.await_step(0, MOST_TO_RECOVER, attempts + 1):
+            if not run.await_step(0, MAX_TO_RECOVER, attempts + 1):
                 break
-            if not run.await_step(run.step + 1, MOST_TO_RECOVER):
+            if not run.await_step(run.step + 1, MAX_TO_RECOVER):
                 break
             seconds[kind].append(run.at - hit)
             print(f"# {kind} at step {before}: {seconds[kind][-1]:.1f} s", flush=True)

@@ -24,7 +24,7 @@ from hostmesh.launcher.supervisor.loop import Shipment, Supervisor
 from hostmesh.launcher.supervisor.records import Records
 
 EPOCH = 1_800_000_000.0
-LONGEST_STORY = 1000.0
+MAX_STORY = 1000.0
 Act = Callable[[], Any]
 
 
@@ -48,7 +48,7 @@ class FakeInbox(Inbox):
             act()
         else:
             self.seconds += timeout
-        assert self.seconds < LONGEST_STORY, "nothing ends this story"
+        assert self.seconds < MAX_STORY, "nothing ends this story"
         for agent in self.agents:
             if agent.beats and not agent.is_over:
                 agent.say(wire.Beat())

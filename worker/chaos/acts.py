@@ -26,10 +26,10 @@ MIB = 1 << 20
 # What is computed to learn how fast this machine is: so many rounds, and more until they take that many seconds.
 SAMPLE, SAMPLE_TIME = 10_000, 0.01
 # The most rounds that one call of hashlib takes: minutes.
-MOST_ROUNDS = (1 << 31) - 1
+MAX_ROUNDS = (1 << 31) - 1
 CLONE_VFORK = 0x4000
 CHILD_STACK = 256 << 10
-MOST_SECONDS = (1 << 31) - 1
+MAX_SECONDS = (1 << 31) - 1
 
 
 class Fault(NamedTuple):
@@ -93,7 +93,7 @@ def _raise(fault: Fault) -> NoReturn:
 
 
 def _sleep(fault: Fault) -> None:
-    time.sleep(MOST_SECONDS if fault.seconds is None else fault.seconds)
+    time.sleep(MAX_SECONDS if fault.seconds is None else fault.seconds)
 
 
 def _lock(fault: Fault) -> None:
@@ -103,7 +103,7 @@ def _lock(fault: Fault) -> None:
 
 
 def _spin(fault: Fault) -> None:
-    _compute(lambda rounds: hashlib.pbkdf2_hmac("sha256", b"", b"", rounds), MOST_ROUNDS, fault.seconds)
+    _compute(lambda rounds: hashlib.pbkdf2_hmac("sha256", b"", b"", rounds), MAX_ROUNDS, fault.seconds)
 
 
 def _hold_gil(fault: Fault) -> None:
@@ -155,7 +155,7 @@ def _wait_for_disk(fault: Fault) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     stack = ctypes.create_string_buffer(CHILD_STACK)
     top = ctypes.c_void_p((ctypes.addressof(stack) + CHILD_STACK) & ~15)
-    seconds = MOST_SECONDS if fault.seconds is None else max(1, round(fault.seconds))
+    seconds = MAX_SECONDS if fault.seconds is None else max(1, round(fault.seconds))
     flags = CLONE_VFORK | signal.SIGCHLD
     child = libc.clone(ctypes.cast(libc.sleep, ctypes.c_void_p), top, flags, ctypes.c_void_p(seconds))
     if child < 0:

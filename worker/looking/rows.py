@@ -15,7 +15,7 @@ from hostmesh.worker.looking.table import Column, cut, lay_out, pad
 from hostmesh.worker.looking.values import ENCODED, LIST, NOTHING, PIL, fields_of, find_kind, measure_picture
 
 # As much of a value as the widest terminal shows.
-MOST_NUMBERS, MOST_TEXT = 100, 1000
+MAX_NUMBERS, MAX_TEXT = 100, 1000
 NAMES = ("tokens", "input_ids", "text")
 
 Decode = Callable[[NDArray[Any]], str]
@@ -94,7 +94,7 @@ def show(value: Any) -> str:
     if kind == NOTHING:
         return "None"
     if isinstance(value, bytes):
-        return show_text(str(value[:MOST_TEXT])[2:-1])
+        return show_text(str(value[:MAX_TEXT])[2:-1])
     if kind == LIST:
         return _show_many(value, len(value))
     if isinstance(value, np.ndarray):
@@ -104,13 +104,13 @@ def show(value: Any) -> str:
 
 def show_text(text: str) -> str:
     """On one line: what cannot be printed is escaped as Python does it."""
-    text = text[:MOST_TEXT]
+    text = text[:MAX_TEXT]
     return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def _show_array(array: NDArray[Any]) -> str:
     if array.ndim < 2:
-        return _show_many(array[:MOST_NUMBERS].tolist(), array.size) if array.ndim else _show_number(array.item())
+        return _show_many(array[:MAX_NUMBERS].tolist(), array.size) if array.ndim else _show_number(array.item())
     shape = " × ".join(map(str, array.shape))
     if array.dtype.kind not in "biuf" or not array.size:
         return shape
@@ -122,8 +122,8 @@ def _show_array(array: NDArray[Any]) -> str:
 
 
 def _show_many(values: Sequence[Any], count: int) -> str:
-    shown = " ".join(map(_show_number, values[:MOST_NUMBERS]))
-    return f"{shown} …" if count > MOST_NUMBERS else shown
+    shown = " ".join(map(_show_number, values[:MAX_NUMBERS]))
+    return f"{shown} …" if count > MAX_NUMBERS else shown
 
 
 def _show_number(value: Any) -> str:

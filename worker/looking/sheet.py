@@ -16,13 +16,13 @@ from hostmesh.worker.looking.describe import Field
 from hostmesh.worker.looking.values import ENCODED, fields_of, find_kind
 from hostmesh.worker.specs.packages import load
 
-MOST_PICTURES, MOST_COLUMNS = 64, 8
+MAX_PICTURES, MAX_COLUMNS = 64, 8
 # In pixels: the square that a picture fits into, the space around it, the line below it, and the sheet's title.
 TILE, SPACE, CAPTION, TITLE = 128, 12, 20, 36
 BACKGROUND, INK, FAINT = (250, 250, 248), (32, 32, 36), (140, 140, 146)
 FONT_SIZE = 13
 CHANNELS = (1, 3, 4)
-SMALLEST, LONGEST_SIDE = 8, 16  # an array with a side below the first, or a side so many times the other, is no picture
+SMALLEST, MAX_SIDE = 8, 16  # an array with a side below the first, or a side so many times the other, is no picture
 # Pixels of bytes that all stay below this are stretched: 0 to 16 would be black.
 DARK = 64
 
@@ -42,7 +42,7 @@ def _is_picture(field: Field) -> bool:
     sides = [least for least, _ in field.dims]
     if len(sides) == 3:
         sides = sides[:2] if sides[2] in CHANNELS else sides[1:] if sides[0] in CHANNELS else []
-    return len(sides) == 2 and min(sides) >= SMALLEST and max(sides) <= LONGEST_SIDE * min(sides)
+    return len(sides) == 2 and min(sides) >= SMALLEST and max(sides) <= MAX_SIDE * min(sides)
 
 
 def draw_sheet(
@@ -69,7 +69,7 @@ def draw_sheet(
 
 
 def _spread(count: int) -> list[int]:
-    return np.unique(np.linspace(0, count - 1, min(count, MOST_PICTURES)).astype(int)).tolist() if count else []
+    return np.unique(np.linspace(0, count - 1, min(count, MAX_PICTURES)).astype(int)).tolist() if count else []
 
 
 def _to_picture(images: Any, value: Any, field: Field) -> Any:
@@ -112,7 +112,7 @@ def _draw(images: Any, tiles: list[tuple[Any, str | None, str]], title: str) -> 
     """Below each picture its label on the left, and the record's number, fainter, on the right."""
     drawing = load("PIL.ImageDraw", "Pillow", "images", "a sheet of pictures")
     fonts = load("PIL.ImageFont", "Pillow", "images", "a sheet of pictures")
-    columns = min(MOST_COLUMNS, max(4, math.ceil(math.sqrt(len(tiles)))), len(tiles))
+    columns = min(MAX_COLUMNS, max(4, math.ceil(math.sqrt(len(tiles)))), len(tiles))
     width = max(picture.width for picture, _, _ in tiles)
     height = max(picture.height for picture, _, _ in tiles)
     width = max(width, 64)

@@ -16,7 +16,7 @@ from hostmesh.worker.recording.record import Record
 # Processor time is measured over the last so many looks.
 LOOKS_KEPT = 4
 # Two looks that are closer than so many seconds say nothing of it.
-LEAST_SECONDS = 0.5
+MIN_SECONDS = 0.5
 # Of a core: a process that uses more, and pauses in between, goes on with its work. One that only looks again and again
 # whether it may go on uses less, and one that is lost in a computation does not pause.
 WORKING = 0.02
@@ -48,7 +48,7 @@ class Looks:
 
     def cores(self) -> Tuple[Optional[float], Optional[float]]:
         """How many cores the process, and its main thread alone, have used of late; None where that is not known."""
-        if not self._cpu or self._cpu[-1][0] - self._cpu[0][0] < LEAST_SECONDS:
+        if not self._cpu or self._cpu[-1][0] - self._cpu[0][0] < MIN_SECONDS:
             return None, None
         (began, all_before, main_before), (ended, all_after, main_after) = self._cpu[0], self._cpu[-1]
         seconds = ended - began

@@ -32,7 +32,7 @@ LOOK_EVERY, ASK_AGAIN_EVERY = 0.5, 5.0
 EXPLAIN_WITHIN, EXPLAIN_EVERY = 2.5, 0.3
 RELEASE_TIMEOUT = 20.0
 QUOTA = "exceeded quota"
-MOST_TOLD, AT_ONCE = 3, 8
+MAX_TOLD, AT_ONCE = 3, 8
 
 
 class KubernetesEngine:
@@ -168,7 +168,7 @@ class KubernetesEngine:
         reasons: dict[str, list[str]] = {}
         for name, reason in waiting.items():
             reasons.setdefault(reason, []).append(name)
-        told = [f"{', '.join(names[:MOST_TOLD])}: {reason}" for reason, names in sorted(reasons.items())]
+        told = [f"{', '.join(names[:MAX_TOLD])}: {reason}" for reason, names in sorted(reasons.items())]
         if missing > 0:
             told.append(f"{count_things(missing, 'pod')} not made yet{self._suspended_text()}")
         return "; ".join(told)
@@ -219,5 +219,5 @@ def find_selected(settings: Kubernetes) -> list[str]:
     if not pods:
         raise UsageError(f"Kubernetes: found no pod with {settings.selector}, wanted at least one")
     if asleep := [f"{name_of_pod(pod)}: {tell_waiting(pod)}" for pod in pods if not is_running(pod)]:
-        raise UsageError(f"Kubernetes: found pods that do not run, wanted all to: {'; '.join(asleep[:MOST_TOLD])}")
+        raise UsageError(f"Kubernetes: found pods that do not run, wanted all to: {'; '.join(asleep[:MAX_TOLD])}")
     return [name_of_pod(pod) for pod in pods]

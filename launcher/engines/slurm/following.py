@@ -19,7 +19,7 @@ from hostmesh.launcher.errors import EXIT_INTERRUPTED, HostmeshError
 
 # Seconds between two looks at the job's files, and between two questions to slurmctld, which serves many.
 LOOK = 0.2
-FIRST_ASK, LONGEST_ASK = 0.5, 10.0
+FIRST_ASK, MAX_ASK = 0.5, 10.0
 # Between the end that the job's file tells and the one that Slurm tells, before we stop waiting for the latter.
 WIND_UP = 20.0
 # For a launcher in the allocation that was asked to stop; then Slurm ends its job.
@@ -81,7 +81,7 @@ class Follower:
             return self._job.exit.exists() or self._ended_at is not None
         self._note(info)
         self._ask_at = time.monotonic() + (LOOK if self._ended_at is not None else self._pause)
-        self._pause = min(self._pause * 1.3, LONGEST_ASK)
+        self._pause = min(self._pause * 1.3, MAX_ASK)
         return info.is_over or self._ended_at is not None and now - self._ended_at > WIND_UP
 
     def _ask(self) -> JobInfo | None:
@@ -89,7 +89,7 @@ class Follower:
             info = ask_job(self._job.id)
         except HostmeshError as error:
             self._tell(f"{error} (asking again)")
-            self._ask_at = time.monotonic() + LONGEST_ASK
+            self._ask_at = time.monotonic() + MAX_ASK
             return self._info
         if info is None:
             self._ended_at = self._ended_at or time.monotonic()

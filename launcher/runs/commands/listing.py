@@ -17,7 +17,7 @@ from hostmesh.launcher.runs.reading import read_json
 from hostmesh.launcher.words import count_things
 
 DAY = 86400.0
-LONGEST_VERDICT = 70
+MAX_VERDICT = 70
 COLUMNS = ("run", "since", "state", "hosts", "step", "verdict")
 
 
@@ -95,7 +95,7 @@ def show(row: dict[str, Any], column: str) -> str:
     if column == "since":
         return time.strftime("%Y-%m-%d %H:%M", time.localtime(value))
     text = str(value)
-    return text if len(text) <= LONGEST_VERDICT else f"{text[: LONGEST_VERDICT - 1]}…"
+    return text if len(text) <= MAX_VERDICT else f"{text[: MAX_VERDICT - 1]}…"
 
 
 def prune(runs: Path, days: float) -> int:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 # What explains a failure is imported where it is needed: a run that succeeds does without, and starts sooner.
 NOT_FAILED = ("succeeded", "preempted", "stopped")
 # Of a failure of a process, on the screen.
-MOST_LINES = 12
+MAX_LINES = 12
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def process_failed(
     return Verdict(
         *("failed", culprit.code if culprit.code > 0 else 128 - culprit.code, f"the run failed: {who} {found.ended}"),
         *(culprit.process_id, culprit.host, others.rest),
-        detail=[*tell_why(culprit, MOST_LINES - 1 - len(after)), *after],
+        detail=[*tell_why(culprit, MAX_LINES - 1 - len(after)), *after],
         kind=found.kind,
         sure=found.sure,
         cause=found.sentence,
@@ -253,7 +253,7 @@ def _tell(failures: Sequence[Failure], logs: str) -> list[str]:
     who = f"process {first.process_id} on {first.host} {find_cause(first).ended}"
     too = [f"{count_others(len(others))} failed too."] if others else []
     after = [*too, f"Logs: {logs}"]
-    return [who, *("  " + line for line in tell_why(first, MOST_LINES - 2 - len(after))), *after]
+    return [who, *("  " + line for line in tell_why(first, MAX_LINES - 2 - len(after))), *after]
 
 
 def not_stopped(verdict: Verdict, count: int, seconds: float, stacks: str | None) -> Verdict:

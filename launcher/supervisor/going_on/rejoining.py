@@ -15,7 +15,7 @@ from hostmesh.launcher.transports.base import LOST_TIMEOUT, Stream
 
 # Seconds until a host is tried again, from the first time on; while a start waits for it, it is tried more often.
 WARNED_PAUSE = 30.0  # for a host that was to be taken away
-FIRST_PAUSE, LONGEST_PAUSE, LONGEST_PAUSE_AWAITED = 0.25, 60.0, 4.0
+FIRST_PAUSE, MAX_PAUSE, MAX_PAUSE_AWAITED = 0.25, 60.0, 4.0
 
 Open = Callable[[int, int], Stream]  # to a host, by its number, for its agent of this life
 
@@ -56,7 +56,7 @@ class Rejoining:
         if host.number not in self._next_at:
             first = WARNED_PAUSE if host.notice and not self._is_here else FIRST_PAUSE
             pause = self._pauses.get(host.number, first)
-            longest = LONGEST_PAUSE_AWAITED if now < self._state.rejoin_until else LONGEST_PAUSE
+            longest = MAX_PAUSE_AWAITED if now < self._state.rejoin_until else MAX_PAUSE
             self._pauses[host.number] = min(2 * pause, longest)
             self._next_at[host.number] = now + pause
         elif now >= self._next_at[host.number]:

@@ -10,7 +10,7 @@ from hostmesh.worker.errors import CheckpointError
 from hostmesh.worker.saving.stores.url import TIMEOUT_VARIABLE, limit_silence, make_spec, read_timeout
 
 # Seconds to wait for a store that has not answered last time.
-PATIENCE = 5.0
+SHORT_TIMEOUT = 5.0
 # How tensorstore calls the generation of an object that is not there.
 ABSENT = b"\x02"
 STATUS = re.compile(r"http_response_code='(\d+)'")
@@ -37,7 +37,7 @@ class Objects:
         import tensorstore
 
         limit_silence()
-        self._timeout = self._patience = read_timeout()
+        self._timeout = self._current_timeout = read_timeout()
         self.address = f"{scheme}://{bucket}"
         self._range = tensorstore.KvStore.KeyRange
         self._store = self._wait(tensorstore.KvStore.open(make_spec(scheme, bucket, "")))
@@ -83,12 +83,12 @@ class Objects:
 
     def _wait(self, future: Any) -> Any:
         try:
-            answer = future.result(timeout=self._patience)
-            self._patience = self._timeout
+            answer = future.result(timeout=self._current_timeout)
+            self._current_timeout = self._timeout
             return answer
         except TimeoutError:
-            why = f"it did not answer within {self._patience:g} s ({TIMEOUT_VARIABLE} sets how long to wait)"
-            self._patience = min(PATIENCE, self._timeout)  # a program that ends because of it ends soon
+            why = f"it did not answer within {self._current_timeout:g} s ({TIMEOUT_VARIABLE} sets how long to wait)"
+            self._current_timeout = min(SHORT_TIMEOUT, self._timeout)  # a program that ends because of it ends soon
         except Exception as error:
             why = explain(error)
         raise StoreError(errno.EIO, why, self.address)
