@@ -64,7 +64,7 @@ def test_process_0_does_not_wait_for_itself() -> None:
     assert FakeProcess(0, 4, up_at=9).tries == []
 
 
-def test_a_wait_ends_after_its_patience() -> None:
+def test_a_wait_ends_after_its_timeout() -> None:
     now = [0.0]
     _await_coordinator(identity(1, 2), 3.0, lambda *_: False, lambda: now[0], lambda s: now.__setitem__(0, now[0] + s))
     assert 3.0 <= now[0] <= 3.1

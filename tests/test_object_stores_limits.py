@@ -17,9 +17,9 @@ from hostmesh.worker.errors import DataError, StoreError
 from hostmesh.worker.remote import fetching
 from hostmesh.worker.remote.failures import StoreFailure
 from hostmesh.worker.remote.fetching import Limits
-from hostmesh.worker.remote.stores import patience
+from hostmesh.worker.remote.stores import timeouts
 from hostmesh.worker.remote.stores.direct import Connections
-from hostmesh.worker.remote.stores.patience import Patience
+from hostmesh.worker.remote.stores.timeouts import Timeouts
 from hostmesh.worker.sources import open_source
 
 pytest.importorskip("s3fs", reason="hostmesh[object-stores]")
@@ -27,14 +27,14 @@ pytest.importorskip("gcsfs", reason="hostmesh[object-stores]")
 
 ROWS = np.arange(4_000, dtype=np.int32)
 # A request of some kilobytes may take about a second.
-SHORT = Patience(connect=1.0, silence=0.5, rate=64 << 10, unknown=16 << 10)
+SHORT = Timeouts(connect=1.0, silence=0.5, rate=64 << 10, unknown=16 << 10)
 
 
 @pytest.fixture
 def web(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Web]:
     monkeypatch.setenv("HOSTMESH_DATA_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(fetching, "LIMITS", Limits(tries=2, first_pause=0.001))
-    monkeypatch.setattr(patience, "PATIENCE", SHORT)
+    monkeypatch.setattr(timeouts, "TIMEOUTS", SHORT)
     with web_server.serve() as server:
         yield server
 
@@ -63,7 +63,7 @@ def test_a_store_that_trickles_is_given_up_by_the_direct_way_too(web: Web) -> No
 
 
 def test_a_large_answer_has_more_time_than_a_small_one() -> None:
-    limits = Patience()
+    limits = Timeouts()
     assert limits.seconds(1) < limits.seconds(None) < limits.seconds(16 << 20)
 
 

@@ -232,3 +232,4 @@ def test_variables_that_are_credentials_are_known_by_their_names() -> None:
     hidden = {"AWS_SECRET_ACCESS_KEY": "hidden", "WANDB_API_KEY": "hidden", "HF_TOKEN": "short"}
     assert find_credentials(env) == hidden, "a short value of a name of one's own may be any word of a log"
     assert find_credentials({"MY_DB_PASSWORD": "8 signs."}) == {"MY_DB_PASSWORD": "8 signs."}
+    assert find_credentials({"EOS_TOKEN": "<|endoftext|>"}) == {}, "a word of a tokenizer"

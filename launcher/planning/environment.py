@@ -13,7 +13,9 @@ MAX_VARIABLE = 128 << 10
 # Variables of `env` whose values are kept as those of `secrets`.
 CREDENTIALS = ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "WANDB_API_KEY")
 LIKE_CREDENTIALS = re.compile(r"(?i)(.*_)?(TOKEN|PASSWORD|API_KEY|SECRET|SECRET_.*|SECRETS)")
-# Of a variable that is only named like one: `PAD_TOKEN=0` must not blot every 0 out of the logs.
+# These are words of a tokenizer, and its text is in the logs.
+OF_TEXT = re.compile(r"(?i)(.*_)?(BOS|CLS|END|EOS|MASK|PAD|SEP|START|STOP|UNK)_TOKEN")
+# Of a variable that is only named like one: `MY_TOKEN=0` must not blot every 0 out of the logs.
 MIN_SECRET = 8
 
 
@@ -35,7 +37,7 @@ def find_credentials(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def is_credential(name: str) -> bool:
-    return name in CREDENTIALS or LIKE_CREDENTIALS.fullmatch(name) is not None
+    return name in CREDENTIALS or (LIKE_CREDENTIALS.fullmatch(name) is not None and not OF_TEXT.fullmatch(name))
 
 
 def show_environment(env: Mapping[str, str]) -> dict[str, str]:

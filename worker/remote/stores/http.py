@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import quote
 
 from hostmesh.worker.remote.failures import Kind, StoreFailure, of_status, of_transport, wants_own_words
-from hostmesh.worker.remote.stores import patience
+from hostmesh.worker.remote.stores import timeouts
 from hostmesh.worker.remote.stores.base import RemoteFile
 from hostmesh.worker.remote.stores.settings import check_google_file
 from hostmesh.worker.remote.urls import bucket_of
@@ -56,7 +56,7 @@ class HttpStore:
     async def _get(self, url: str, headers: Mapping[str, str], limit: int | None) -> tuple[int, Any, bytes]:
         import aiohttp
 
-        limits = patience.PATIENCE
+        limits = timeouts.TIMEOUTS
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=limits.connect, sock_read=limits.silence)
         # Compressed on its way, a file would have other bytes at each place.
         asked = {**await self._headers(url), **headers, "Accept-Encoding": "identity"}

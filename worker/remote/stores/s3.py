@@ -8,7 +8,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from hostmesh.worker.remote.failures import Kind, StoreFailure, of_code, of_status, of_transport, wants_own_words
-from hostmesh.worker.remote.stores import patience
+from hostmesh.worker.remote.stores import timeouts
 from hostmesh.worker.remote.stores.base import RemoteFile
 from hostmesh.worker.remote.stores.direct import Connections, is_direct
 from hostmesh.worker.remote.stores.settings import CERTIFICATES, check_certificates, find_address
@@ -17,8 +17,8 @@ from hostmesh.worker.specs.packages import load
 ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 MAX_CONNECTIONS = 64
 CONFIG = {
-    "connect_timeout": patience.PATIENCE.connect,
-    "read_timeout": patience.PATIENCE.silence,
+    "connect_timeout": timeouts.TIMEOUTS.connect,
+    "read_timeout": timeouts.TIMEOUTS.silence,
     "max_pool_connections": MAX_CONNECTIONS,
     "retries": {"total_max_attempts": 1, "mode": "standard"},  # we try again ourselves, and count
 }
@@ -51,7 +51,7 @@ class S3Store:
         s3fs = load("s3fs", "s3fs", "object-stores", "s3://")
         self._fs = s3fs.S3FileSystem(skip_instance_cache=True, use_listings_cache=False, config_kwargs=CONFIG)
         self._fs.retries = 1
-        self._connections = Connections(patience.PATIENCE.connect, patience.PATIENCE.silence)
+        self._connections = Connections(timeouts.TIMEOUTS.connect, timeouts.TIMEOUTS.silence)
 
     @wants_own_words()
     def look(self, url: str) -> RemoteFile:
@@ -68,7 +68,7 @@ class S3Store:
     def read(self, file: RemoteFile, start: int, stop: int) -> bytes | bytearray:
         asked = {"IfMatch": file.version} if file.version else {}
         asked["Range"] = f"bytes={start}-{stop - 1}"
-        seconds = patience.PATIENCE.seconds(stop - start)
+        seconds = timeouts.TIMEOUTS.seconds(stop - start)
         direct = self._read_directly(file.url, asked, seconds)
         if direct is None:
             found, body = self._call("get_object", file.url, seconds, **asked)
@@ -127,7 +127,7 @@ class S3Store:
         from fsspec.asyn import sync
 
         asking = self._ask(method, url, options)
-        limit = patience.PATIENCE.seconds(None) if seconds is None else seconds
+        limit = timeouts.TIMEOUTS.seconds(None) if seconds is None else seconds
         return sync(self._fs.loop, _within, limit, asking)  # type: ignore[no-any-return]
 
     async def _ask(self, method: str, url: str, options: dict[str, Any]) -> tuple[dict[str, Any], bytes]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Patience:
+class Timeouts:
     """In seconds, and bytes a second. Many requests share a line, so the slowest that is waited for is slow."""
 
     connect: float = 10.0
@@ -19,4 +19,4 @@ class Patience:
         return self.silence + (self.unknown if size is None else size) / self.rate
 
 
-PATIENCE = Patience()
+TIMEOUTS = Timeouts()
