@@ -97,6 +97,15 @@ def test_threads_are_chosen_where_they_pay(monkeypatch: pytest.MonkeyPatch) -> N
     assert loader._spread._trial.verdict is not Verdict.SEVERAL
 
 
+def test_of_a_loader_whose_steps_are_quick_no_times_are_taken_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr(trial, "perf_counter", lambda: 0.0)
+    monkeypatch.setattr(trial, "MAX_QUICK", 20)
+    loader = hostmesh.Loader({"id": np.arange(LENGTH)}, batch_size=16, steps=40)
+    list(loader)
+    assert loader._spread._trial.verdict is Verdict.ONE_THREAD
+
+
 def test_threads_that_do_not_pay_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     monkeypatch.setattr(trial, "STEPS_BETWEEN", 0)

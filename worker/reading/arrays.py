@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -55,7 +56,7 @@ def as_array(name: str, leaf: Any, device_dtypes: DeviceDtypes) -> Array:
         raise DataError(
             f"{name} has dtype {array.dtype.name}, which no device holds: wanted numbers; drop or encode it in `map`"
         )
-    wanted = np.dtype(device_dtypes.get(array.dtype.name, array.dtype))
+    wanted = np.dtype(device_dtypes.get(name_of(array.dtype), array.dtype))
     if wanted == array.dtype:
         return array
     if array.dtype.kind in "iu" and array.size:
@@ -67,6 +68,12 @@ def as_array(name: str, leaf: Any, device_dtypes: DeviceDtypes) -> Array:
                 " set JAX_ENABLE_X64=1, or make them smaller in `map`"
             )
     return array.astype(wanted)
+
+
+@lru_cache(64)
+def name_of(dtype: np.dtype[Any]) -> str:
+    """NumPy takes longer to make it than for the rest of a small array."""
+    return dtype.name
 
 
 def named_leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:

@@ -24,6 +24,8 @@ Arrays = list[list[NDArray[Any]]]
 # Several threads are tried where a step takes one thread longer than this: handing out pieces costs some 0.3 ms.
 WORTH = 2e-3
 MEASURED = 3  # steps by one thread, and then by several
+# After so many steps that took less nothing is tried any more: measuring them costs a few microseconds each.
+MAX_QUICK = 1000
 MIN_GAIN = 1.15
 TRIES, STEPS_BETWEEN = 3, 50
 # Threads that take turns so often meet in every piece of code that is not made for several.
@@ -52,6 +54,7 @@ class Trial:
         self._name, self._is_asked = name, is_asked
         self._is_safe = False
         self._tries_left, self._rest = TRIES, 0  # steps until the next try
+        self._quick = 0  # steps in which several would not be worth their while
         self._one: list[float] = []  # seconds that steps took, by one thread
         self._several: list[float] = []
 
@@ -69,6 +72,9 @@ class Trial:
         self._rest -= 1
         if not self._is_safe and (self._is_asked or self._is_time):
             self._check(step, arrays, serial, parallel, layout)
+        elif self._one[-1] <= WORTH:
+            self._quick += 1
+            self.verdict = Verdict.ONE_THREAD if self._quick == MAX_QUICK else self.verdict
         return replace(rows, arrays=arrays)
 
     @property
