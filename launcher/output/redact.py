@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any, AnyStr
 
-from hostmesh.worker.remote.urls import hide_secrets
+from hostmesh.worker.remote.url_secrets import hide_secrets
 
 REDACTED = "[redacted]"
 # Texts are only ever cut to this length or more. A shorter text is whole: no part of a secret is at its ends.

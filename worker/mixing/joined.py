@@ -15,7 +15,7 @@ from hostmesh.worker.loading.rows import Block, Ids, Record, check_ids, leaves, 
 from hostmesh.worker.mixing.varying import LengthsOfParts, pieces_of_parts
 from hostmesh.worker.mixing.views import identity_of
 from hostmesh.worker.process.words import list_some
-from hostmesh.worker.remote.urls import hide_secrets
+from hostmesh.worker.remote.url_secrets import hide_secrets
 from hostmesh.worker.sources import as_source
 from hostmesh.worker.sources.base import BaseSource, Source
 from hostmesh.worker.streams.stream import Stream

@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from enum import Enum, auto
 
 from hostmesh.worker.errors import StoreError
-from hostmesh.worker.remote.urls import bucket_of, hide_secrets, scheme_of
+from hostmesh.worker.remote.url_secrets import hide_secrets
+from hostmesh.worker.remote.urls import bucket_of, scheme_of
 
 CREDENTIALS = {
     "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE",

@@ -1,24 +1,17 @@
-"""Which strings are URLs of a store, and what of a URL may be shown."""
+"""Which strings are URLs of a store."""
 
 from __future__ import annotations
 
 import re
 
 from hostmesh.worker.errors import DataError
+from hostmesh.worker.remote.url_secrets import LOGIN, SIGNED, hide_secrets
 
 STORES = ("s3", "gs", "hf", "http", "https")
 
 # What comes before a file's path.
 WHOSE = {"s3": "BUCKET", "gs": "BUCKET", "hf": "datasets/USER/NAME"}
 URL = re.compile(r"([a-z][a-z0-9+.-]*)://")
-# `user:password@` before a host or bucket.
-LOGIN = re.compile(r"((?::|%3a)//)[^/@\s]*?(?:@|%40)", re.IGNORECASE)
-# What makes a signed link: whoever has it may read.
-SIGNED = re.compile(
-    r"((?:x-amz-|x-goog-)?(?:signature|credential|security-token)|awsaccesskeyid|googleaccessid|sig"
-    r"|(?<![a-z_-])[a-z_-]*token|(?<![a-z_-])(?=[a-z_-]*secret)[a-z_-]+|password|api[_-]?key)(?:=|%3d)[^&\s'\"<>]*",
-    re.IGNORECASE,
-)
 
 
 def is_url(path: object) -> bool:
@@ -48,10 +41,6 @@ def refuse_secrets(text: str) -> None:
             " they are taken from the environment (AWS_ACCESS_KEY_ID, GOOGLE_APPLICATION_CREDENTIALS, …)"
             " or from the files of the store's own tools"
         )
-
-
-def hide_secrets(text: str) -> str:
-    return SIGNED.sub(r"\1=…", LOGIN.sub(r"\1…@", text))
 
 
 def scheme_of(url: str) -> str:

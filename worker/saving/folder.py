@@ -14,7 +14,7 @@ from hostmesh.worker.errors import CheckpointError
 from hostmesh.worker.process.coordination import exchange
 from hostmesh.worker.process.machine import host_name
 from hostmesh.worker.process.words import list_some
-from hostmesh.worker.remote.urls import hide_secrets
+from hostmesh.worker.remote.url_secrets import hide_secrets
 from hostmesh.worker.saving.ownership import Ownership, own
 from hostmesh.worker.saving.stores.base import Place
 from hostmesh.worker.saving.stores.bucket import Bucket

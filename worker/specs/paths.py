@@ -7,7 +7,8 @@ import re
 from pathlib import Path
 
 from hostmesh.worker.errors import DataError
-from hostmesh.worker.remote.urls import URL, hide_secrets
+from hostmesh.worker.remote.url_secrets import hide_secrets
+from hostmesh.worker.remote.urls import URL
 
 # Which spec opens a file with that ending. All others need to be told what they hold.
 ENDINGS = {".npy": "npy", ".npz": "npz"} | dict.fromkeys((".parquet", ".arrow", ".json", ".jsonl", ".csv"), "hf")

@@ -7,7 +7,7 @@ import os
 from urllib.parse import urlsplit
 
 from hostmesh.worker.errors import DataError
-from hostmesh.worker.remote.urls import hide_secrets
+from hostmesh.worker.remote.url_secrets import hide_secrets
 
 # Files of certificates to trust, for S3.
 CERTIFICATES = ("AWS_CA_BUNDLE", "REQUESTS_CA_BUNDLE")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hostmesh.worker.errors import CheckpointError
-from hostmesh.worker.remote.urls import hide_secrets
+from hostmesh.worker.remote.url_secrets import hide_secrets
 
 # Seconds after which a store that does not answer is given up.
 TIMEOUT_VARIABLE = "CHECKPOINT_STORE_TIMEOUT"
