@@ -36,7 +36,6 @@ from hostmesh.launcher.transports.base import CLOSE_TIMEOUT, Stream
 
 # A Python on a slow disk may take a minute to answer.
 TIMEOUT = 120.0
-HELLO_TIMEOUT = 45.0
 NOTE_EVERY = 5.0
 TICK = 0.5
 UNFINISHED = (Phase.CONNECTING, Phase.GREETED, Phase.PREPARING)
@@ -96,7 +95,7 @@ class Checker:
             for number, stream in enumerate(streams)
         }
         self._startup = Startup(plan, self._state, self.channels, self._inbox, thorough=True)
-        self._liveness = Liveness(self._state.hosts, self.channels, HELLO_TIMEOUT)
+        self._liveness = Liveness(self._state.hosts, self.channels)
 
     def run(self) -> HostReports:
         """Every host answers, or cannot be reached, or has had its time."""

@@ -220,10 +220,7 @@ def test_last_words_that_begin_in_a_secret(launch: Launch, script: Script, tmp_p
 def test_an_agent_that_does_not_start_and_prints_a_secret(
     launch: Launch, script: Script, tmp_path: Path, command: list[str], last: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    short_timeouts = (
-        "from hostmesh.launcher import check; from hostmesh.launcher.supervisor import loop; "
-        "loop.CONNECT_TIMEOUT = check.HELLO_TIMEOUT = 2.0; "
-    )
+    short_timeouts = "from hostmesh.launcher.supervisor.link import liveness; liveness.HELLO_TIMEOUT = 2.0; "
     monkeypatch.setattr("conftest.LAUNCH", [*LAUNCH[:-1], short_timeouts + LAUNCH[-1]])
     words = f"{echo('TOKEN', 'KEY')}; head -c 8100 /dev/zero | tr '\\0' z"
     script(f"#!/bin/sh\n{words}\n{{ {words}; }} >&2\n{last}\n", "agent")

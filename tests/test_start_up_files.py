@@ -18,10 +18,7 @@ pytestmark = needs_sshd
 
 # For start-up files after which no agent ever says hello; where one does, a busy machine needs its time.
 SILENT = ("exec sh", "exec bash", "exec cat", "cat ")
-SHORT_TIMEOUTS = (
-    "from hostmesh.launcher import check; from hostmesh.launcher.supervisor import loop; "
-    "loop.CONNECT_TIMEOUT = check.HELLO_TIMEOUT = 6.0; "
-)
+SHORT_TIMEOUTS = "from hostmesh.launcher.supervisor.link import liveness; liveness.HELLO_TIMEOUT = 6.0; "
 
 Try = Callable[..., tuple[int, str]]
 

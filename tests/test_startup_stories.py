@@ -81,7 +81,7 @@ def test_a_host_without_an_agent_is_told_and_the_others_are_left_alone(tell: Tel
     verdict = story.run()
     assert (verdict.exit_code, verdict.host) == (69, "b")
     assert verdict.message == "nothing was started: b cannot be used"
-    assert verdict.detail[0].startswith(f"b: {problem.format(hello=30.3)}"), verdict.detail
+    assert verdict.detail[0].startswith(f"b: {problem.format(hello=45.3)}"), verdict.detail
     assert set(names_of(story.agents[2].heard)) <= {"Lease", "Stop", "Beat"}
 
 
@@ -90,7 +90,7 @@ def test_a_check_tells_the_same_and_looks_at_the_others(how: str) -> None:
     words, problem = WITHOUT_AGENT[how]
     found = Check(FakeAgent(), silent(*words), FakeAgent()).run()
     assert list(found.unreachable) == [1] and found.facts.keys() == {0, 2}
-    assert found.unreachable[1].startswith(problem.format(hello=45)), found.unreachable
+    assert found.unreachable[1].startswith(problem.format(hello=45.3)), found.unreachable
     assert found.ports == {2: None} and found.coordinator is None
 
 
@@ -114,10 +114,10 @@ def test_a_hello_that_comes_too_late_changes_nothing(tell: Tell) -> None:
     connecting = FakeAgent(hello=())
     connecting.is_open = False
     story = tell(FakeAgent(hello=()), connecting)
-    story.say_at(35, 0, wire.MAGIC, HELLO)
-    story.say_at(40, 1, Unreachable("no route"))
+    story.say_at(50, 0, wire.MAGIC, HELLO)
+    story.say_at(55, 1, Unreachable("no route"))
     verdict = story.run()
-    assert story.inbox.seconds >= 40 and verdict.message == "nothing was started: 2 of 2 hosts cannot be used"
+    assert story.inbox.seconds >= 55 and verdict.message == "nothing was started: 2 of 2 hosts cannot be used"
 
 
 # Hosts that refuse.

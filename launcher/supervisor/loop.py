@@ -44,9 +44,6 @@ if TYPE_CHECKING:
     from hostmesh.launcher.sync.tree import Tree
 
 TICK = 0.5
-# Seconds for an agent to say hello on a host that is connected; all of them get their source from one launcher.
-CONNECT_TIMEOUT = 30.0
-CONNECT_TIMEOUT_PER_HOST = 0.1
 # This share of a lease without a look at the inbox: agents may have given the launcher up.
 LONG_ABSENCE = 0.8
 
@@ -93,8 +90,7 @@ class Supervisor:
             note=records.note,
         )
         lease, hosts = plan.cluster.lease, self.state.hosts
-        hello_timeout = CONNECT_TIMEOUT + CONNECT_TIMEOUT_PER_HOST * len(hosts)
-        self.liveness = Liveness(hosts, self.channels, hello_timeout, lease)
+        self.liveness = Liveness(hosts, self.channels, lease)
         self.absence = Absence(self.inbox, lease, QUIET)
         self.explaining = Explaining(engine, self.state, records, self.inbox)
         self.losses = Losses(

@@ -11,17 +11,18 @@ from hostmesh.launcher.supervisor.link.inbox import Inbox
 from hostmesh.launcher.supervisor.state.host import HostState
 
 COUNT_EVERY = 0.2
+# Seconds for an agent to say hello on a host that is connected; all of them get their source from one launcher.
+HELLO_TIMEOUT, HELLO_TIMEOUT_PER_HOST = 45.0, 0.1
 # A wait that took longer than this was not the hosts' silence: the launcher itself was suspended.
 MAX_WAIT = 1.0
 
 
 @dataclass
 class Liveness:
-    """`hello_timeout` is for hosts that are connected and have no agent yet, `lease` for those that have one."""
+    """`lease` is for hosts that have an agent."""
 
     hosts: Sequence[HostState]
     channels: Mapping[int, Channel]
-    hello_timeout: float
     lease: float = math.inf
     uncounted: float = 0.0
 
@@ -41,7 +42,7 @@ class Liveness:
         if channel.is_open:  # a transport that is still connecting has a limit of its own
             # Before its hello a host may print what it likes: it is no sign of an agent.
             host.silence.count(channel.chunks if host.has_agent else 0, seconds)
-        limit = self.lease if host.has_agent else self.hello_timeout
+        limit = self.lease if host.has_agent else HELLO_TIMEOUT + HELLO_TIMEOUT_PER_HOST * len(self.hosts)
         return limit if host.silence.seconds > limit and not host.is_gone else None
 
 
