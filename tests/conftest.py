@@ -236,6 +236,13 @@ def busyness() -> float:
     return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 
 
+def loader_threads() -> list[str]:
+    """Of loaders; those that fetch from object stores, and the guard's, are the process's own."""
+    names = [thread.name for thread in threading.enumerate()]
+    owned = "hostmesh fetch", "hostmesh guard"
+    return [name for name in names if name.startswith("hostmesh") and not name.startswith(owned)]
+
+
 def await_true(condition: Callable[[], Any], timeout: float, what: str) -> float:
     """Seconds until the condition held. On a machine that has more to do than it has cores all takes longer."""
     began = time.monotonic()

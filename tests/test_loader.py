@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from conftest import loader_threads
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -510,24 +511,18 @@ def test_a_batch_shares_no_memory_with_its_source(shuffle: bool) -> None:
         assert np.array_equal(batch["image"], image[np.asarray(batch["id"])])
 
 
-def threads() -> list[str]:
-    """Of loaders; those that fetch from object stores are the process's own."""
-    names = [thread.name for thread in threading.enumerate()]
-    return [name for name in names if name.startswith("hostmesh") and not name.startswith("hostmesh fetch")]
-
-
 def test_a_dropped_loader_leaves_no_thread() -> None:
     def use() -> None:
         loader = hostmesh.Loader(numbered(400), batch_size=8, loading="per_device")
         next(loader)
-        assert threads()
+        assert loader_threads()
 
     use()
     gc.collect()
     deadline = time.monotonic() + 20
-    while threads() and time.monotonic() < deadline:
+    while loader_threads() and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert threads() == []
+    assert loader_threads() == []
 
 
 @pytest.mark.parametrize("step_time", [0.002, 0.0])  # the thread reads ahead, or rests and lets the loop do it
@@ -546,19 +541,19 @@ def test_a_loader_that_failed_leaves_no_thread(fails_at: int, step_time: float) 
             for _ in loader:
                 time.sleep(step_time)
 
-    before = threads()
+    before = loader_threads()
     use()
     gc.collect()
     deadline = time.monotonic() + 20
-    while threads() != before and time.monotonic() < deadline:
+    while loader_threads() != before and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert threads() == before
+    assert loader_threads() == before
 
 
 def test_the_end_of_a_loader_leaves_no_thread() -> None:
-    before = threads()
+    before = loader_threads()
     list(hostmesh.Loader(numbered(40), batch_size=8, epochs=1))
-    assert threads() == before
+    assert loader_threads() == before
 
 
 def test_waiting_for_input_is_counted() -> None:

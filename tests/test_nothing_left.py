@@ -31,6 +31,10 @@ signal.pause()
 PROCESSES = 2
 
 
+def children_in(folder: Path) -> list[int]:
+    return [int(pid) for file in folder.glob("children-?") for pid in file.read_text().split()]
+
+
 class Stubborn:
     """A run of stubborn workers that is up, and everything that must be gone in the end."""
 
@@ -44,9 +48,8 @@ class Stubborn:
         assert {*self.workers, self.agent, self.guardian} <= processes_of(self.run.id)
 
     def _children(self) -> list[int]:
-        files = [self.run.folder / f"children-{k}" for k in range(PROCESSES)]
-        await_true(lambda: all(file.exists() for file in files), 30, "workers with their children")
-        return [int(pid) for file in files for pid in file.read_text().split()]
+        await_true(lambda: len(children_in(self.run.folder)) == 2 * PROCESSES, 30, "workers with their children")
+        return children_in(self.run.folder)
 
     def assert_gone(self, within: float = 5.0) -> None:
         await_true(lambda: not processes_of(self.run.id), within, f"left: {processes_of(self.run.id)}")
@@ -210,6 +213,7 @@ def test_stopped_agent_is_noticed_and_ended(leased: LiveRun) -> None:
     os.kill(leased.await_event("host connected")["agent_pid"], signal.SIGSTOP)
     assert leased.wait() == 69
     assert not processes_of(leased.id)
+    assert not any(map(is_alive, children_in(leased.folder)))
     assert "here has been silent for 2 s" in leased.result["message"]
 
 

@@ -183,7 +183,7 @@ def test_memory_is_given_back_however_a_run_ends(start: Start, script: Script, w
     await_true(lambda: run.stderr.count("] up") == 2, HANGS, "two processes with snapshots")
     if what not in ("succeeds", "fails"):
         assert folder.stat().st_mode & 0o777 == 0o700
-        kept = [path for path in folder.iterdir() if path.name != "lock"]
+        kept = [path for path in folder.iterdir() if path.name not in ("lock", "code")]
         assert len(kept) == 4 and all(path.stat().st_mode & 0o077 == 0 for path in kept)
     end(run, what)
     run.wait()
@@ -203,7 +203,7 @@ def test_what_an_agent_and_its_guardian_leave_when_killed_together_is_removed_by
             os.kill(pid, number)
     run.wait()
     await_true(lambda: not processes_of(run.id), 30, "its process gone")
-    assert len(list(folder.iterdir())) == 3
+    assert len(list(folder.iterdir())) == 4
     os.utime(folder, (0, 0))
     again = start("--local", "1", script("import time; time.sleep(2)", "short.py"))
     await_true(lambda: not folder.exists(), 30, "the snapshots are gone")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import threading
 import weakref
 from contextlib import suppress
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import worked_rows
-from conftest import await_true
+from conftest import await_true, loader_threads
 from test_workers import children, names
 from worked_rows import Rows
 
@@ -33,10 +32,6 @@ def shared_files() -> list[str]:
         with suppress(OSError):
             found.append(os.readlink(f"/proc/self/fd/{name}"))
     return [path for path in found if path.startswith("/memfd:hostmesh")]
-
-
-def loader_threads() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name.startswith("hostmesh")]
 
 
 @pytest.mark.parametrize("options", KINDS, ids=names)

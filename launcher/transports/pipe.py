@@ -14,6 +14,8 @@ from hostmesh.launcher.errors import Unreachable
 from hostmesh.launcher.transports.base import CLOSE_TIMEOUT
 
 PIPE_SIZE = 1 << 20
+# Seconds for a guardian to clean up after an agent that does not react.
+CLEANING_TIMEOUT = 3.0
 
 
 class PipeStream:
@@ -88,11 +90,16 @@ def start_program(
 
 
 def end_program(program: subprocess.Popen[bytes], timeout: float, reads: bool = True) -> None:
-    """For one whose input has ended: wait for it, then ask it, then make it. One that does not read hears of no end."""
-    for number in (0, signal.SIGTERM, signal.SIGKILL) if reads else (signal.SIGTERM, signal.SIGKILL):
+    """For one whose input has ended: wait for it, ask it twice, then make it. One that does not read hears of no end.
+
+    A guardian kills its agent at the second request, and needs a moment to clean up after it: who killed the guardian
+    would leave what only a guardian finds.
+    """
+    asking = [(signal.SIGTERM, timeout), (signal.SIGTERM, CLEANING_TIMEOUT), (signal.SIGKILL, timeout)]
+    for number, seconds in [(0, timeout), *asking] if reads else asking:
         program.send_signal(number)
         try:
-            program.wait(timeout)
+            program.wait(seconds)
             return
         except subprocess.TimeoutExpired:
             continue

@@ -16,7 +16,7 @@ def make_code_folder(folder: str, memory: Optional[str]) -> str:
     if memory is not None and _has_room(memory):
         kept = os.path.join(memory, "code")
         try:
-            os.mkdir(kept)
+            os.mkdir(kept, 0o700)
             os.symlink(kept, code)
             return code
         except OSError:
