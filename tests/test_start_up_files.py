@@ -6,10 +6,11 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from conftest import LAUNCH, clean_env
+from conftest import HANGS, LAUNCH, await_true, clean_env
 from sshd import Sshd, needs_sshd
 
 from hostmesh.launcher.supervisor.startup.remedies import explain_no_agent
@@ -91,11 +92,23 @@ def test_a_host_that_allows_few_open_files_is_told_so(attempt: Try, limit: int) 
 
 def test_a_host_that_allows_few_processes_is_told_so(attempt: Try) -> None:
     """Root has no such limit."""
+    before = folders_of_nobody()
     user = "setpriv --reuid 65534 --regid 65534 --clear-groups prlimit --nproc=1"
     code, said = attempt(f'cd /; exec {user} bash --norc -c "${{SSH_ORIGINAL_COMMAND/python3//usr/bin/python3}}"')
     if "Operation not permitted" in said or "not found" in said:
         pytest.skip("needs root, setpriv and prlimit")
     assert code == 69 and "too few processes: raise ulimit -u there" in said and "Traceback" not in said
+    await_true(lambda: folders_of_nobody() <= before, HANGS, "its folders gone")
+
+
+def folders_of_nobody() -> set[Path]:
+    """Those of agents on this machine."""
+    found: set[Path] = set()
+    for folder in ("/tmp", "/dev/shm"):
+        for path in Path(folder).glob("hostmesh-[0-9]*"):
+            with suppress(FileNotFoundError):
+                found |= {path} if path.stat().st_uid == 65534 else set()
+    return found
 
 
 def test_what_a_host_says_itself_is_quoted_and_harmless_noise_is_no_cause(attempt: Try) -> None:

@@ -41,7 +41,11 @@ def main(folder: str) -> None:
         process_tree.kill_marked(earlier)
     shared_memory = SharedMemory(folder)
     snapshots = make_snapshots(folder)
-    guardian = guard(mark, folder, shared_memory)
+    try:
+        guardian = guard(mark, folder, shared_memory)
+    except OSError:
+        remove(folder)  # there is no guardian that would do it
+        raise
     agent = Agent(folder, guardian, shared_memory, snapshots)
     try:
         agent.run()
