@@ -121,7 +121,7 @@ start() {
 }
 
 await() {
-    local what=$1 deadline=$((SECONDS + patience))
+    local what=$1 deadline=$((SECONDS + timeout))
     shift
     until "$@" > /dev/null 2>&1; do
         if ((SECONDS > deadline)); then
