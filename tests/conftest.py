@@ -237,10 +237,9 @@ def busyness() -> float:
 
 
 def loader_threads() -> list[str]:
-    """Of loaders; those that fetch from object stores, and the guard's, are the process's own."""
+    """Threads that end with their loader; others of ours belong to the process."""
     names = [thread.name for thread in threading.enumerate()]
-    owned = "hostmesh fetch", "hostmesh guard"
-    return [name for name in names if name.startswith("hostmesh") and not name.startswith(owned)]
+    return [name for name in names if name.startswith(("hostmesh read", "hostmesh worker"))]
 
 
 def await_true(condition: Callable[[], Any], timeout: float, what: str) -> float:

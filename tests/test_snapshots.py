@@ -201,6 +201,7 @@ def test_a_snapshot_that_fails_half_way_is_not_sealed(tmp_path: Path) -> None:
     for step in (1, 2):
         writer.begin(Snapshot(step, layout, layout.copy(list(state.values())), {"step": step}))
         writer.wait()
+    writer.stop()
     assert [each.read_header() for each in generations] == [{"step": 1}, None]
     assert others.told == [1] and writer.is_own and writer.why_over == "Input/output error"
 

@@ -208,7 +208,7 @@ class Programs:
         self._offer()
         if self._waiting and not self._is_retrying:
             self._is_retrying = True
-            Thread(target=self._retry, name="hostmesh-programs", daemon=True).start()
+            Thread(target=self._retry, name="hostmesh programs", daemon=True).start()
 
     def _offer(self) -> None:
         while self._waiting and offer_fact(self._waiting[0][0], **self._waiting[0][1]):

@@ -67,7 +67,7 @@ class Writer:
         if not self._try(snapshot.step, self._write_on_host, snapshot):
             return
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="hostmesh-snapshots", daemon=True)
+            self._thread = threading.Thread(target=self._run, name="hostmesh snapshots", daemon=True)
             self._thread.start()
         self._next = snapshot
         self._idle.clear()
