@@ -241,7 +241,8 @@ if chosen["source"] in ("arrays", "mixture", "joined", "filtered") and chosen["m
 if chosen["source"] == "lengths":
     options["lengths"] = (8, 16, 32)
 if chosen["source"] != "stream":
-    options.update(chosen["workers"], tail=chosen["tail"])
+    # Records whose lengths nobody knows are read by one thread.
+    options.update({} if chosen["source"] == "lengths" else chosen["workers"], tail=chosen["tail"])
     if chosen["tail"] != "carry":
         options.update(epochs=3, steps=None)
 loader = hostmesh.Loader(source, mesh, BATCH, loading=chosen["loading"], **options)

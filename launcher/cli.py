@@ -69,12 +69,14 @@ def pick_cluster(options: argparse.Namespace, devices: int | None = None) -> Clu
         raise UsageError(f"wanted --hosts FILE or --local N\n{USAGE_HINT}")
     from dataclasses import replace
 
-    from hostmesh.launcher.cluster.file import read_cluster
-    from hostmesh.launcher.cluster.local import local_cluster
+    if options.hosts is not None:
+        from hostmesh.launcher.cluster.file import read_cluster
 
-    cluster = (
-        read_cluster(options.hosts, devices) if options.hosts is not None else local_cluster(options.local, devices)
-    )
+        cluster = read_cluster(options.hosts, devices)
+    else:
+        from hostmesh.launcher.cluster.local import local_cluster
+
+        cluster = local_cluster(options.local, devices)
     if options.python is None:
         return cluster
     return replace(cluster, hosts=tuple(replace(host, python=options.python) for host in cluster.hosts))

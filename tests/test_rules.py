@@ -142,6 +142,17 @@ def test_importing_does_not_import_jax(module: str) -> None:
     subprocess.run([sys.executable, "-c", check], env=clean_env(), check=True)
 
 
+DRY_RUN = ["--local", "2", "--dry-run", "--", "true"]
+
+
+def test_agents_of_this_machine_start_before_what_only_others_need_is_imported() -> None:
+    late = {"hostmesh.launcher.cluster.file", "hostmesh.launcher.agent.guardian", "socket", "traceback"}
+    modules = "hostmesh.launcher.launch, hostmesh.launcher.transports.local"
+    run = f"import sys, {modules}; from hostmesh.launcher.cli import launch; launch({DRY_RUN})"
+    check = f"{run}; assert not {late} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", check], env=clean_env(), check=True)
+
+
 def test_what_the_nursery_imports_is_written_first() -> None:
     """It begins before the rest of the package is there."""
     begin = "import sys, hostmesh.worker.process.nursery; from hostmesh.worker.distributed import prepare_jax"

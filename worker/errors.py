@@ -15,8 +15,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from hostmesh.worker.process.user_frames import find_user_frame
-
 
 class WorkerError(Exception):
     """Its message is for the user: what was found, what was wanted, where to look."""
@@ -65,5 +63,8 @@ def as_data_error(where: str, error: Exception) -> DataError:
     """`map at train.py:12 in prepare: KeyError: 'caption'`. A DataError only gets `where` before its message."""
     if isinstance(error, DataError):
         return DataError(f"{where}: {error}")
+    # Not at the top: the launcher knows these errors too, and starts sooner without what looks into tracebacks.
+    from hostmesh.worker.process.user_frames import find_user_frame
+
     frame = find_user_frame(error.__traceback__)
     return DataError(f"{where}{f' at {frame}' if frame else ''}: {type(error).__name__}: {error}")

@@ -17,6 +17,8 @@ LOCAL_PROCESSES = "HOSTMESH_LOCAL_PROCESSES"
 COORDINATOR_ADDRESS = "HOSTMESH_COORDINATOR_ADDRESS"
 # How many seconds a process has between the request to stop and SIGKILL.
 GRACE = "HOSTMESH_GRACE"
+# In the environment of an agent: the descriptor that is to be the stdin of the one process it starts.
+STDIN = "HOSTMESH_STDIN"
 # Set by the agent, because only it knows its folder: where a process sends facts, dumps its stacks, keeps its record.
 FACTS_SOCKET = "HOSTMESH_FACTS_SOCKET"
 STACKS_FILE = "HOSTMESH_STACKS_FILE"

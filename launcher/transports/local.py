@@ -6,13 +6,11 @@ import os
 import sys
 
 from hostmesh.launcher.agent.children.process_tree import MARK, kill_marked
-from hostmesh.launcher.agent.children.spawn import STDIN
-from hostmesh.launcher.agent.guardian import remove
 from hostmesh.launcher.agent.unpack import find_folder
 from hostmesh.launcher.bundle import BOOTSTRAP
 from hostmesh.launcher.transports.base import CLOSE_TIMEOUT
 from hostmesh.launcher.transports.pipe import PipeStream
-from hostmesh.worker.identity import OF_USERS
+from hostmesh.worker.identity import OF_USERS, STDIN
 
 
 def is_passed_on(name: str) -> bool:
@@ -29,6 +27,10 @@ class LocalStream(PipeStream):
         self._env = {**inherited, **env, **({} if stdin is None else {STDIN: str(stdin)})}
         passed = [] if stdin is None else [stdin]
         super().__init__([python or sys.executable, "-I", "-S", "-c", BOOTSTRAP], self._env, passed)
+        # What cleans up after it is imported while its Python starts.
+        from hostmesh.launcher.agent.guardian import remove
+
+        self._remove = remove
 
     def explain_start(self, program: str, error: OSError) -> str:
         if isinstance(error, FileNotFoundError):
@@ -39,4 +41,4 @@ class LocalStream(PipeStream):
         """Returns when the guardian has cleaned up; one that does not react is ended, and cleaned up after."""
         super().close(timeout)
         kill_marked(self._env[MARK])
-        remove(find_folder(self._env))
+        self._remove(find_folder(self._env))

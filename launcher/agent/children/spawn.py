@@ -10,8 +10,6 @@ from typing import Dict, List, Mapping, Optional, Tuple
 from hostmesh.launcher.agent.children.fresh_child import HANDLED, leave_parent
 from hostmesh.worker.identity import PID
 
-# In the environment of an agent: the descriptor that is to be the stdin of the one process it starts.
-STDIN = "HOSTMESH_STDIN"
 # Python ignores these, and a program must not inherit that.
 IGNORED = (signal.SIGPIPE, signal.SIGXFSZ)
 MAX_SHOWN = 3

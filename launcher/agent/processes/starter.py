@@ -8,7 +8,7 @@ import signal
 import time
 from typing import Any, Callable, Dict, List, Optional
 
-from hostmesh.launcher.agent.children.spawn import STDIN, explain_start, read_exec_error, spawn
+from hostmesh.launcher.agent.children.spawn import explain_start, read_exec_error, spawn
 from hostmesh.launcher.agent.compiled.place import find_base, used_path
 from hostmesh.launcher.agent.observing.proc import read_status
 from hostmesh.launcher.agent.processes.facts import facts_path
@@ -17,7 +17,7 @@ from hostmesh.launcher.agent.processes.output import Output
 from hostmesh.launcher.agent.processes.process import Process, ProcessState
 from hostmesh.launcher.agent.processes.registry import Phase, Processes
 from hostmesh.launcher.protocol import wire
-from hostmesh.worker.identity import COMPILED, COMPILED_USED, FACTS_SOCKET, RECORD_FILE, SNAPSHOTS, STACKS_FILE
+from hostmesh.worker.identity import COMPILED, COMPILED_USED, FACTS_SOCKET, RECORD_FILE, SNAPSHOTS, STACKS_FILE, STDIN
 
 # Seconds after the start of a process, which needs the processor itself by then no more than later.
 WARM_AFTER = 10.0
