@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
@@ -68,7 +68,8 @@ class PaddingTransforms(Transforms):
         """The rows of a step, padded to a length or, at first, to what this process needs."""
         length = length or self.lengths.choose(max(block.longest for block in rows.blocks))
         try:
-            return replace(rows, blocks=[self.complete_block(block, length) for block in rows.blocks], length=length)
+            blocks = [self.complete_block(block, length) for block in rows.blocks]
+            return rows._replace(blocks=blocks, length=length)
         except Exception as error:
             raise as_data_error(f"step {step}", error) from error
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,8 +19,7 @@ from hostmesh.worker.reading.row_reader import Chunk, RowReader, Spent
 from hostmesh.worker.recording.recorder import RECORDER
 
 
-@dataclass(frozen=True)
-class StepRows:
+class StepRows(NamedTuple):
     """What a process read for one step: a block for each row set and, with padding, a mask of the real rows.
 
     `arrays` are given instead where the rows lie in the memory of a batch already. `used` are the records that this
@@ -31,7 +29,7 @@ class StepRows:
     blocks: list[Block]
     masks: list[NDArray[np.bool_]]
     has_next: bool = True
-    used: Used = field(default_factory=lambda: NOTHING)
+    used: Used = NOTHING
     arrays: list[list[NDArray[Any]]] | None = None
     spent: Spent = Spent(0.0, 0.0)
     length: int = 0  # to which rows of varying length are padded
@@ -47,8 +45,7 @@ def flatten_rows(rows: StepRows, layout: Layout, step: int) -> list[list[NDArray
         raise as_data_error(f"step {step}", error) from error
 
 
-@dataclass(frozen=True)
-class StepPlan:
+class StepPlan(NamedTuple):
     """What is to be read for a step: a chunk for each row set."""
 
     chunks: list[Chunk]
@@ -72,10 +69,12 @@ class SourceReader:
             found = [self._read(chunk) for chunk in plan.chunks]
         else:
             found = list(self._pool.map(self._read, plan.chunks))
-        times = [spent for _, spent in found]
-        spent = times[0] if len(times) == 1 else Spent(*map(sum, zip(*times, strict=True)))
-        blocks = [block for block, _ in found]
-        return StepRows(blocks, plan.masks, used=plan.used, spent=spent, length=plan.length)
+        if len(found) == 1:
+            blocks, spent = [found[0][0]], found[0][1]
+        else:
+            times = [spent for _, spent in found]
+            blocks, spent = [block for block, _ in found], Spent(*map(sum, zip(*times, strict=True)))
+        return StepRows(blocks, plan.masks, True, plan.used, None, spent, plan.length)
 
     def plan(self, step: int) -> StepPlan:
         """Without reading anything. The used records are the very ids that the source will be asked for."""

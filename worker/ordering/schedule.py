@@ -69,7 +69,7 @@ class Schedule:
     def positions(self, step: int) -> tuple[int, int]:
         """Start and stop of a step's positions."""
         if self.tail == "carry":
-            return step * self.batch_size, self.stop(step * self.batch_size)
+            return step * self.batch_size, (step + 1) * self.batch_size
         epoch, nth = divmod(step, self.steps_per_epoch)
         start = epoch * self.length + nth * self.batch_size
         return start, self.stop(start)

@@ -29,16 +29,16 @@ class Fields:
 
     def check(self, leaves: Sequence[Any], rows: int) -> list[Array]:
         """The arrays of these leaves, each with so many rows."""
-        arrays = [
-            leaf if type(leaf) is np.ndarray and leaf.dtype == dtype else as_array(name, leaf, self.device_dtypes)
-            for leaf, dtype, name in zip(leaves, self.dtypes, self.names, strict=True)
-        ]
-        for name, array, shape, dtype in zip(self.names, arrays, self.shapes, self.dtypes, strict=True):
-            if array.shape != (rows, *shape) or array.dtype != dtype:
+        arrays = []
+        for name, leaf, shape, dtype in zip(self.names, leaves, self.shapes, self.dtypes, strict=True):
+            is_alike = type(leaf) is np.ndarray and leaf.dtype == dtype
+            array = leaf if is_alike else as_array(name, leaf, self.device_dtypes)
+            if array.shape != (rows, *shape) or not is_alike and array.dtype != dtype:
                 raise DataError(
                     f"{name} is {array.dtype.name}{list(array.shape)}; wanted {dtype.name}{[rows, *shape]}"
                     " as in the first batch: every batch needs one shape, so pad to a fixed length"
                 )
+            arrays.append(array)
         return arrays
 
     def refuse_names(self, found: Sequence[str]) -> DataError:

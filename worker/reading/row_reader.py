@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -22,8 +21,7 @@ class Spent(NamedTuple):
     mapping: float
 
 
-@dataclass(frozen=True)
-class Chunk:
+class Chunk(NamedTuple):
     """Some rows of one step: their numbers within the global batch, and the records that they are.
 
     `start` is the global position of the batch's first row.

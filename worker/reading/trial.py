@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from enum import Enum, auto
 from time import perf_counter
 from typing import Any
@@ -75,11 +74,7 @@ class Trial:
         elif self._one[-1] <= WORTH:
             self._quick += 1
             self.verdict = Verdict.ONE_THREAD if self._quick == MAX_QUICK else self.verdict
-        return replace(rows, arrays=arrays)
-
-    @property
-    def is_against(self) -> bool:
-        return self.verdict is Verdict.ONE_THREAD
+        return rows._replace(arrays=arrays)
 
     @property
     def _is_time(self) -> bool:
@@ -115,17 +110,22 @@ class TriedReader:
 
     def __init__(self, trial: Trial, serial: SourceReader, parallel: ParallelReader, layout: Layout) -> None:
         self._trial, self._serial, self._parallel, self._layout = trial, serial, parallel, layout
+        self._chosen = self._choose()
 
     def read(self, step: int) -> StepRows:
-        verdict = self._trial.verdict
-        if verdict is Verdict.ONE_THREAD:
-            return self._serial.read(step)
-        if verdict is Verdict.SEVERAL:
-            return self._parallel.read(step)
+        if self._chosen is not None:
+            return self._chosen.read(step)
         rows = self._trial.read(step, self._serial, self._parallel, self._layout)
-        if self._trial.is_against:
+        self._chosen = self._choose()
+        if self._chosen is self._serial:
             self._parallel.close()
         return rows
+
+    def _choose(self) -> SourceReader | ParallelReader | None:
+        """None while the trial is open."""
+        if self._trial.verdict is Verdict.OPEN:
+            return None
+        return self._parallel if self._trial.verdict is Verdict.SEVERAL else self._serial
 
     def close(self) -> None:
         self._serial.close()

@@ -5,9 +5,7 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Iterator
-from contextlib import nullcontext
-from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 from numpy.typing import NDArray
@@ -32,8 +30,7 @@ Closer: TypeAlias = "weakref.finalize[..., Any]"
 Batches: TypeAlias = "ReadAhead[HostBatch, DeviceBatch] | AgreedBatches[HostBatch]"
 
 
-@dataclass(frozen=True)
-class HostBatch:
+class HostBatch(NamedTuple):
     """A batch before it is put on the devices; its rows are kept where its length is still to be agreed on."""
 
     step: int
@@ -56,25 +53,31 @@ def read_ahead(
 ) -> Batches:
     """Its thread knows the reader and the layout, but not the loader: a loader that nobody uses any more can end."""
 
-    reading = nullcontext() if guard is None else guard.reading
+    must_agree = padding is not None and padding.must_agree
 
     def read(step: int) -> HostBatch:
         try:
-            return read_step(step)
+            if guard is None:
+                rows = reader.read(step)
+            else:
+                with guard.reading:
+                    rows = reader.read(step)
+            waiting.note_read(rows.spent)
+            return place_as_needed(step, rows) if must_agree else place_at_once(step, rows)
         except BaseException:
             if not isinstance(reader, StreamReader):
                 reader.close()  # nothing is read after a failure
             raise
 
-    def read_step(step: int) -> HostBatch:
-        with reading:
-            rows = reader.read(step)
-        waiting.note_read(rows.spent)
-        if padding is None or not padding.must_agree:
-            arrays = place(step, rows)
-            if guard is not None:
-                guard.note(step, arrays, rows.length)
-            return HostBatch(step, arrays, rows.has_next, rows.used, rows.length)
+    def place_at_once(step: int, rows: StepRows) -> HostBatch:
+        arrays = place(step, rows)
+        if guard is not None:
+            guard.note(step, arrays, rows.length)
+        return HostBatch(step, arrays, rows.has_next, rows.used, rows.length)
+
+    def place_as_needed(step: int, rows: StepRows) -> HostBatch:
+        """Padded to what this process needs; the length is still to be agreed on."""
+        assert padding is not None
         needed = padding.complete(step, rows)
         return HostBatch(step, place(step, needed), rows.has_next, rows.used, needed.length, rows)
 
@@ -94,12 +97,12 @@ def read_ahead(
         if length != batch.length:
             assert padding is not None and batch.rows is not None
             rows = padding.complete(batch.step, batch.rows, length)
-            batch = replace(batch, arrays=place(batch.step, rows), length=length)
+            batch = batch._replace(arrays=place(batch.step, rows), length=length)
         if guard is not None:
             guard.note(batch.step, batch.arrays, length)
         return transfer(batch)
 
-    if padding is None or not padding.must_agree:
+    if not must_agree:
         return ReadAhead(read, transfer, steps, prefetch, device_prefetch)
     on_host = ReadAhead(read, lambda batch: batch, steps, prefetch, device_prefetch)
     return AgreedBatches(on_host, GlobalHasNext(layout.sharding, need_all=False), transfer_as_agreed)

@@ -46,7 +46,8 @@ class ReadAhead(Generic[H, D]):
     ) -> None:
         self._read, self._transfer, self._steps = read, transfer, steps
         self._room, self._host_room, self._device_room = host + devices, max(1, host), devices
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()  # itself, because a condition takes it by way of Python
+        self._changed = threading.Condition(self._lock)
         # Items by number, in order; None while an item is being made.
         self._on_host: dict[int, H | None] = {}
         self._on_device: dict[int, D | Failure | None] = {}
@@ -63,7 +64,7 @@ class ReadAhead(Generic[H, D]):
         if self._taken_at is not None:
             # A long pause, such as an evaluation, says little about the steps to come.
             self._use_time.add(min(time.perf_counter() - self._taken_at, 10 * WAKE_UP))
-        with self._changed:
+        with self._lock:
             step = self._claim_all()
         item = self._await_item() if step is None else self._make_now(step)
         self._taken_at = time.perf_counter()
@@ -91,11 +92,11 @@ class ReadAhead(Generic[H, D]):
         try:
             on_host = self._read(step)
             read = time.perf_counter()
-            with self._changed:
+            with self._lock:
                 del self._on_host[self._next_take]
             item = self._transfer(on_host)
         except BaseException as error:
-            with self._changed:
+            with self._lock:
                 self._fail(self._next_take, Failure.of_raised(error))
             raise
         self._read_time.add(read - began)
@@ -105,7 +106,7 @@ class ReadAhead(Generic[H, D]):
 
     def _await_item(self) -> D:
         while True:
-            with self._changed:
+            with self._lock:
                 item = self._on_device.get(self._next_take)
                 if item is not None:
                     return self._hand_out(item)
@@ -119,7 +120,7 @@ class ReadAhead(Generic[H, D]):
 
     def close(self) -> None:
         """Waits some seconds for the item being made: its read may be stuck, and nothing can interrupt it."""
-        with self._changed:
+        with self._lock:
             self._closed = True
             self._changed.notify_all()
         if self._room:
@@ -141,7 +142,7 @@ class ReadAhead(Generic[H, D]):
 
     def _run(self) -> None:
         while True:
-            with self._changed:
+            with self._lock:
                 while (work := self._claim() if self._overlap_pays() else None) is None:
                     if self._closed or (self._ended and not self._on_host):
                         return
@@ -176,10 +177,10 @@ class ReadAhead(Generic[H, D]):
         try:
             made = make(of)
         except BaseException as error:
-            with self._changed:
+            with self._lock:
                 self._fail(number, Failure(error))
             return
-        with self._changed:
+        with self._lock:
             time_of.add(time.perf_counter() - began)
             into[number] = made
             self._changed.notify_all()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from hostmesh.worker.assembly.layout import Layout
@@ -38,7 +37,7 @@ class FirstStep:
         if not are_equal(arrays, found) and are_equal(arrays, flatten_rows(serial.read(step), layout, step)):
             raise DataError(f"step {step}: {self._name}: {DIFFERENT}")
         self.is_read = True
-        return replace(rows, arrays=arrays)
+        return rows._replace(arrays=arrays)
 
 
 class ProcessReader:
