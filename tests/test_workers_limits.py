@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import resource
 import signal
@@ -20,10 +21,11 @@ import numpy as np
 import pytest
 import worked_rows
 from conftest import await_true, busyness
-from test_workers import children, contents
+from test_workers import children, contents, names
 from worked_rows import Rows
 
 import hostmesh
+from hostmesh.worker.assembly.buffers import Buffer, FreeList
 from hostmesh.worker.errors import DataError
 from hostmesh.worker.reading.data_processes import shared_memory
 from hostmesh.worker.reading.data_processes.messages import Done
@@ -104,6 +106,35 @@ def test_memory_goes_back_to_the_system_with_its_last_array(monkeypatch: pytest.
     again = [memory.allocate(size) for size in reversed(sizes)]
     assert {buffer.number for buffer in again} == set(numbers)
     assert memory.extents == extents
+
+
+@pytest.mark.parametrize("options", [{"workers": 0}, {"workers": 2}, {"processes": 1}], ids=names)
+@pytest.mark.parametrize("tail", ["carry", "pad"])
+def test_no_more_batches_are_in_memory_than_are_read_ahead(
+    options: dict[str, Any], tail: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the help of Python's search for garbage, which comes once in many steps: batches may be large."""
+    in_use: list[int] = []
+
+    def acquire(self: FreeList, size: int) -> Buffer:
+        buffer = acquire_buffer(self, size)
+        in_use.append(len(self._in_use))
+        return buffer
+
+    acquire_buffer = FreeList.acquire
+    monkeypatch.setattr(FreeList, "acquire", acquire)
+    loader = hostmesh.Loader({"x": np.zeros((320, 4))}, batch_size=8, prefetch=2, tail=tail, epochs=1, **options)
+    gc.collect()
+    gc.disable()
+    try:
+        for batch in loader:
+            jax.block_until_ready(batch)
+    finally:
+        gc.enable()
+    loader.close()
+    assert len(in_use) >= 40
+    # Read ahead, on the devices, in use, and the one that workers are at.
+    assert max(in_use) <= 2 + 1 + 2 + 1
 
 
 def test_a_death_is_told_though_a_process_that_it_started_lives_on(tmp_path: Path) -> None:

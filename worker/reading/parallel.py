@@ -58,9 +58,8 @@ class ParallelReader:
         if not self._layout.knows(plan.length):
             return False
         allocated = self._layout.allocate(plan.length)
-        pending = PendingStep(plan, self._layout.structure(plan.length), allocated, self._per_row_set)
-        self._pending[step] = pending
-        for piece in pending.pieces:
+        pending = self._pending[step] = PendingStep(plan, self._layout.structure(plan.length), allocated)
+        for piece in pending.cut(plan, allocated, self._per_row_set):
             self._workers.give(piece)
         return True
 

@@ -35,19 +35,28 @@ class Piece:
 
 
 class PendingStep:
-    """Done when all of its pieces are, or when the first of them has failed."""
+    """Done when all of its pieces are, or when the first of them has failed.
 
-    def __init__(self, plan: StepPlan, structure: Structure, allocated: Sequence[Allocated], per_row_set: int) -> None:
+    Pieces refer to their step, which keeps none of them: a circle would hold the memory of a batch until Python looks
+    for garbage.
+    """
+
+    def __init__(self, plan: StepPlan, structure: Structure, allocated: Sequence[Allocated]) -> None:
         self.used, self.length, self.structure = plan.used, plan.length, structure
         self.arrays = [[array for array, _ in arrays] for arrays in allocated]
-        masks: Sequence[NDArray[np.bool_] | None] = plan.masks or [None] * len(plan.chunks)
-        cut = zip(plan.chunks, allocated, masks, strict=True)
-        self.pieces = [piece for one in cut for piece in self._cut(*one, per_row_set)]
         self._lock = threading.Lock()
-        self._left = len(self.pieces)
+        self._left = 0
         self._reading = self._mapping = 0.0
         self._error: BaseException | None = None
         self._is_done = threading.Event()
+
+    def cut(self, plan: StepPlan, allocated: Sequence[Allocated], per_row_set: int) -> list[Piece]:
+        """So many pieces of the rows of each row set."""
+        masks: Sequence[NDArray[np.bool_] | None] = plan.masks or [None] * len(plan.chunks)
+        row_sets = zip(plan.chunks, allocated, masks, strict=True)
+        pieces = [piece for row_set in row_sets for piece in self._cut(*row_set, per_row_set)]
+        self._left = len(pieces)
+        return pieces
 
     def note_done(self, spent: Spent) -> None:
         with self._lock:
