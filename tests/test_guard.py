@@ -578,7 +578,8 @@ def test_which_rows_are_compared_is_a_function_of_the_step() -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "processes", "period"), [(40e6, 4, 1), (1e6, 4, 16), (0, 4, 64), (40e6, 1000, 16), (0, 9999, 64)]
+    ("size", "processes", "period"),
+    [(400e6, 4, 1), (40e6, 4, 4), (4e6, 4, 64), (0, 4, 64), (40e6, 1000, 16), (0, 9999, 64)],
 )
 def test_small_batches_and_many_processes_are_compared_more_seldom(size: float, processes: int, period: int) -> None:
     assert Sampling.of("sample", 0, size, processes).period == period

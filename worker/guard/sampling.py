@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-# Comparing some rows of a step takes about so many seconds beside hashing them, and may take such a share of the time
-# in which a batch is loaded: so many seconds for any, and one for so many bytes, where they come fast.
-COST = 40e-6
+# Comparing some rows of a step takes so many seconds, and may take such a share of the time in which a batch is loaded:
+# so many seconds for any, and one for so many bytes, where they come fast.
+COST = 120e-6
 SHARE = 0.005
-STEP_SECONDS, BYTES_PER_SECOND = 100e-6, 2e9
+STEP_SECONDS, BYTES_PER_SECOND = 30e-6, 6e9
 MAX_PERIOD = 64
 # One launcher hears all processes: each of more than so many tells of fewer steps.
 PROCESSES_TOLD = 64
