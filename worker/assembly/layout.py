@@ -143,11 +143,11 @@ class Layout:
                 if length not in self._forms:
                     self._forms[length] = self._make_form(Structure.of(blocks[0]))
         form = self._forms[length]
-        flat = [
-            form.structure.flatten(block, len(row_set.rows))
-            for block, row_set in zip(blocks, self.row_sets, strict=True)
-        ]
-        return [[pool.copy(array) for pool, array in zip(form.pools, arrays, strict=True)] for arrays in flat]
+        copied = []
+        for block, row_set in zip(blocks, self.row_sets, strict=True):
+            arrays = form.structure.flatten(block, len(row_set.rows))
+            copied.append([pool.copy(array) for pool, array in zip(form.pools, arrays, strict=True)])
+        return copied
 
     def allocate(self, length: int = 0) -> list[list[tuple[NDArray[Any], Buffer]]]:
         """For each row set the arrays of a batch, whose rows are still to be written, and the buffers they lie in."""

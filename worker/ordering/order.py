@@ -77,6 +77,8 @@ def slice_blocks(block: Callable[[int], NDArray[np.int64]], start: int, stop: in
 
 
 def _whole(name: str, value: SupportsIndex) -> int:
+    if type(value) is int:
+        return value
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise TypeError(f"{name} wants an integer, found {value!r} ({type(value).__name__})")
     return operator.index(value)

@@ -39,7 +39,7 @@ class Waiting:
             return
         reading, mapping, transfer = spent = self._reading, self._mapping, self._transfer
         before, self._shared_out = self._shared_out, spent
-        reading, mapping, transfer = reading - before[0], mapping - before[1], transfer - before[2]
+        reading, mapping, transfer = reading - before[0], mapping - before[1], max(0.0, transfer - before[2])
         whole = reading + mapping + transfer
         if not whole:  # the batch is still on its way
             reading = whole = 1.0
